@@ -1,0 +1,1 @@
+"""Heliograph: durable publish/subscribe for Python. A directory, no server."""

@@ -1,0 +1,167 @@
+"""The settings: their types, defaults, ranges and descriptions, side by side.
+
+Checks, ``helio config`` and the test of the documentation all read them from here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.config.units import GIB, MIB
+from heliograph.limits import SEGMENT_BYTES_MIN
+
+Durability: TypeAlias = Literal["always", "interval", "os"]
+WhenFull: TypeAlias = Literal["raise", "wait"]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all sections have in common."""
+
+
+class Storage(Section, frozen=True, kw_only=True):
+    """Where and how logs are kept."""
+
+    data_dir: Annotated[
+        str, Meta(min_length=1, description="The station's directory, relative to the current one.")
+    ] = "./data"
+    durability: Annotated[
+        Durability,
+        Meta(
+            description="When a message is on disk: `always` before publish returns; `interval` within "
+            "`sync_interval_ms`; `os` when the operating system likes. All three survive SIGKILL; only "
+            "`always` survives a power cut."
+        ),
+    ] = "always"
+    sync_interval_ms: Annotated[
+        int, Meta(ge=1, le=600_000, description="With durability `interval`: the time between two syncs.")
+    ] = 100
+    position_flush_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="How long a subscription's position may wait to be saved. What was handled in that "
+            "time is delivered again after a crash; 0 saves after every batch.",
+        ),
+    ] = 200
+    segment_bytes: Annotated[
+        int,
+        Meta(
+            ge=SEGMENT_BYTES_MIN,
+            le=1024 * GIB,
+            description="A segment of this size is sealed and a new one begun.",
+        ),
+    ] = 64 * MIB
+    segment_age_s: Annotated[
+        float, Meta(ge=0, description="A segment of this age is sealed and a new one begun; 0 is never.")
+    ] = 0.0
+    retention_bytes: Annotated[
+        int, Meta(ge=0, description="Oldest segments go when a partition is larger than this; 0 keeps all.")
+    ] = 0
+    retention_age_s: Annotated[
+        float, Meta(ge=0, description="Segments go when their newest message is older; 0 keeps all.")
+    ] = 0.0
+    retention_once_read: Annotated[
+        bool, Meta(description="Segments go once every durable subscription has read them.")
+    ] = False
+    holdback_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How many bytes a lagging subscription may keep from being deleted; what is deleted "
+            "unread beyond that is counted, audited and told to it. 0 is without limit.",
+        ),
+    ] = 0
+    compress: Annotated[
+        bool, Meta(description="Compress sealed segments with zstd; read them with `zstdgrep`.")
+    ] = False
+    auto_create: Annotated[bool, Meta(description="Publishing to or subscribing a new channel makes it.")] = (
+        True
+    )
+    single_process: Annotated[
+        bool,
+        Meta(
+            description="Promise that only one process opens the directory. Needed on network file systems, "
+            "where locks and shared memory do not reach other hosts."
+        ),
+    ] = False
+    open_partitions_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="How many partitions keep their files open at once; others wait closed.",
+        ),
+    ] = 256
+
+
+class Messages(Section, frozen=True, kw_only=True):
+    """What may be published."""
+
+    max_bytes: Annotated[
+        int, Meta(ge=256, le=GIB, description="The largest message, as stored, that publish accepts.")
+    ] = 10_000_000
+
+
+class Publishing(Section, frozen=True, kw_only=True):
+    """How publishers wait."""
+
+    pending_bytes_max: Annotated[
+        int, Meta(ge=1, description="How many bytes may wait for the disk in this process.")
+    ] = 64 * MIB
+    busy_timeout_s: Annotated[
+        float, Meta(ge=0, description="How long to wait for a lock or for room before `Busy` is raised.")
+    ] = 30.0
+    when_full: Annotated[
+        WhenFull,
+        Meta(
+            description="When `pending_bytes_max` is reached: `raise` Busy at once, or `wait` up to "
+            "`busy_timeout_s`."
+        ),
+    ] = "raise"
+
+
+class Subscribers(Section, frozen=True, kw_only=True):
+    """How handlers are called; ``subscribe`` may say otherwise for one of them."""
+
+    max_retries: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="How often a failing handler is called again before the dead letter.",
+        ),
+    ] = 5
+    backoff_base_ms: Annotated[
+        int, Meta(ge=0, description="The pause before the first retry; every further one doubles.")
+    ] = 100
+    backoff_max_ms: Annotated[int, Meta(ge=0, description="The longest pause between two retries.")] = 5_000
+    backoff_jitter: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="The part of a pause that is random, so that retries do not march in step.",
+        ),
+    ] = 0.2
+    timeout_s: Annotated[
+        float, Meta(ge=0, description="A handler that takes longer has failed; 0 lets it take its time.")
+    ] = 0.0
+    buffer: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="How many messages wait in memory for an ephemeral subscription.",
+        ),
+    ] = 10_000
+
+
+class Audit(Section, frozen=True, kw_only=True):
+    """The file that says who did what: ``DATA/audit/audit.jsonl``."""
+
+    max_bytes: Annotated[int, Meta(ge=256, description="The audit file is rotated at this size.")] = 10 * MIB
+    max_files: Annotated[int, Meta(ge=1, le=1_000, description="How many rotated audit files are kept.")] = 5
