@@ -33,7 +33,7 @@ bench: $(VENV)/.bench  ## measure, print a table, keep JSON, draw a plot
 	$(BIN)/python -m bench
 
 prove: $(VENV)/.dev  ## the long runs that hunt for lost messages
-	$(BIN)/python -m pytest -q -m prove --timeout=3600
+	HYPOTHESIS_PROFILE=prove $(BIN)/python -m pytest -q -m prove --timeout=3600
 
 clean:  ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

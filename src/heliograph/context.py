@@ -98,7 +98,7 @@ def current() -> Current:
     return Current(service_name(), correlation_id(), traceparent())
 
 
-def _checked(what: str, text: str) -> str:
+def _checked(what: str, text: object) -> str:
     if not isinstance(text, str) or not text or not text.isprintable() or len(text) > CONTEXT_CHARS_MAX:
         raise InvalidMessage(
             f"{what} is a printable text of 1 to {CONTEXT_CHARS_MAX} characters, not {text!r}"

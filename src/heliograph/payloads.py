@@ -12,7 +12,7 @@ Data of unregistered types is written as msgspec writes it and arrives as plain 
 kinds of values than Python, so on arrival a tuple or set is a list; a datetime, UUID, Decimal or enum is its
 text or value; a number used as a key is text; and bytes *inside* other data are base64 text. Whoever wants
 them back as they were registers a type with such fields. (Bytes as the whole payload travel as
-``data_base64`` and arrive as bytes; they do not pass through here.)
+``data_base64`` and arrive as bytes; they do not pass through here.) A ``msgspec.Raw`` is trusted to be JSON.
 """
 
 from __future__ import annotations
@@ -228,13 +228,15 @@ def _msgspec_entry(cls: Any) -> _Registered:
 
 def _pydantic_entry(cls: Any) -> _Registered:
     """A pydantic model: its own validation, on publishing and on arrival."""
+    pydantic = sys.modules["pydantic"]
     validate = cls.model_validate_json
 
     def decode(encoded: bytes) -> Any:
         try:
             return validate(encoded)
-        except ValueError as error:  # pydantic's ValidationError is one
-            raise PayloadMismatch(str(error)) from error
+        except pydantic.ValidationError as error:
+            wrong = (f"{'.'.join(map(str, one['loc'])) or '$'}: {one['msg']}" for one in error.errors())
+            raise PayloadMismatch("; ".join(wrong)) from error
 
     def check_and_encode(data: Any) -> bytes:
         if not isinstance(data, (cls, Mapping)):
@@ -275,7 +277,9 @@ def _not_text() -> tuple[type, ...]:
 def _foreign(value: Any) -> Any:
     """What msgspec does not know by itself: pydantic models, alone or inside other data."""
     if _is_pydantic(type(value)):
-        return value.model_dump(mode="json", by_alias=True)
+        return value.model_dump(mode="json", by_alias=True, warnings=False)
+    if value is None or isinstance(value, (bool, tuple)):  # known as values, so this was a key
+        raise TypeError(f"the keys of a dict are text or numbers, not {value!r}")
     raise TypeError(f"JSON cannot hold a {_called(type(value))}; register a type or convert it first")
 
 

@@ -187,13 +187,15 @@ def to_human(setting: Setting, value: Any) -> Any:
 def _flatten(tree: Mapping[str, Any], where: str) -> Iterator[tuple[str, _Said]]:
     sections = {key.partition(".")[0] for key in _by_key() if "." in key}
     for name, value in tree.items():
-        if name not in sections:
-            yield _known(str(name), where), _Said(value, where)
-        elif isinstance(value, Mapping):
+        if name in sections and isinstance(value, Mapping):
             for leaf, inner in value.items():
                 yield _known(f"{name}.{leaf}", where), _Said(inner, where)
-        elif value is not None:  # None: a section whose lines are all commented out
+        elif name in sections and value is not None:  # None: a section whose lines are all commented out
             raise ConfigError(f"{name} is a section with settings of its own, not {value!r} (in {where})")
+        elif isinstance(value, Mapping):
+            raise ConfigError(f"there is no section {name!r} (in {where}){_suggest(str(name), sections)}")
+        elif name not in sections:
+            yield _known(str(name), where), _Said(value, where)
 
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, _Said]]:

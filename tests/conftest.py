@@ -1,0 +1,13 @@
+"""How long Hypothesis searches: quickly by default, thoroughly with HYPOTHESIS_PROFILE=prove."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Disks and loaded machines stall now and then: slowness is the benchmark's subject, not the tests'.
+_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=50, **_patient)
+settings.register_profile("prove", max_examples=2_000, **_patient)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
