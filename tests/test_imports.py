@@ -1,0 +1,56 @@
+"""``import heliograph`` is quick, because it brings in little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LATER = (
+    "yaml",
+    "tomllib",
+    "click",
+    "rich",
+    "asyncio",
+    "ctypes",
+    "pydantic",
+    "opentelemetry",
+    "difflib",
+    "subprocess",
+)
+
+TIMED = """
+import json, time
+start = time.perf_counter(); import msgspec
+middle = time.perf_counter(); import heliograph
+end = time.perf_counter()
+print(json.dumps([middle - start, end - start]))
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_import_brings_in_nothing_that_is_only_needed_later() -> None:
+    loaded = json.loads(run("import json, sys, heliograph; print(json.dumps(sorted(sys.modules)))"))
+    assert "heliograph" in loaded
+    assert not [name for name in LATER if name in loaded]
+
+
+def test_import_costs_a_small_multiple_of_msgspec_alone(record_property: pytest.RecordProperty) -> None:
+    # A ratio of two best times, each in fresh interpreters: the machine and its load cancel out.
+    times = [json.loads(run(TIMED)) for _ in range(7)]
+    alone, all_of_it = (min(column) for column in zip(*times, strict=True))
+    record_property("import_ratio", round(all_of_it / alone, 2))
+    assert all_of_it / alone < 6, f"import heliograph takes {all_of_it / alone:.1f} times import msgspec"
+
+
+def test_every_public_name_can_be_reached() -> None:
+    import heliograph
+
+    for name in heliograph.__all__:
+        assert getattr(heliograph, name) is not None
+    assert set(heliograph.__all__) <= set(dir(heliograph))
