@@ -7,7 +7,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 # Disks and loaded machines stall now and then: slowness is the benchmark's subject, not the tests'.
-_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("quick", max_examples=50, **_patient)
-settings.register_profile("prove", max_examples=2_000, **_patient)
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", _patient, max_examples=50)
+settings.register_profile("prove", _patient, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-
-import pytest
+from collections.abc import Callable
 
 LATER = (
     "yaml",
@@ -40,7 +39,9 @@ def test_import_brings_in_nothing_that_is_only_needed_later() -> None:
     assert not [name for name in LATER if name in loaded]
 
 
-def test_import_costs_a_small_multiple_of_msgspec_alone(record_property: pytest.RecordProperty) -> None:
+def test_import_costs_a_small_multiple_of_msgspec_alone(
+    record_property: Callable[[str, object], None],
+) -> None:
     # A ratio of two best times, each in fresh interpreters: the machine and its load cancel out.
     times = [json.loads(run(TIMED)) for _ in range(7)]
     alone, all_of_it = (min(column) for column in zip(*times, strict=True))
