@@ -1,0 +1,321 @@
+"""The same station for asyncio: the same names, awaited.
+
+Publishing encodes in the event loop and commits in another thread; the futures of one commit are resolved with
+one wake-up of the loop. Everything else runs the synchronous station in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from heliograph.config import Config
+from heliograph.delivery import Retry, Subscription, SubscriptionStats
+from heliograph.delivery.ports import OnGap, OverflowPolicy
+from heliograph.errors import HeliographError
+from heliograph.limits import WAIT_SLICE_S
+from heliograph.log.commit import Ticket
+from heliograph.message import Gap, HeaderValue, Message, Receipt
+from heliograph.station import Station, open_station
+from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.starts import Start
+from heliograph.station.stats import StationStats
+
+_T = TypeVar("_T")
+
+
+class _Opening:
+    """Awaitable and asynchronous context manager, so that both ``await`` and ``async with`` read naturally."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments
+        self._station: AsyncStation | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncStation]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncStation:
+        station = await asyncio.to_thread(lambda: open_station(**self._arguments))
+        return AsyncStation(station, asyncio.get_running_loop())
+
+    async def __aenter__(self) -> AsyncStation:
+        self._station = await self._open()
+        return self._station
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._station is not None
+        await self._station.close()
+
+
+def open_async(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    **settings: Any,
+) -> _Opening:
+    """Open a data directory for asyncio; see :func:`heliograph.open`.
+
+    >>> import asyncio, tempfile
+    >>> async def main() -> list[int]:
+    ...     async with open_async(tempfile.mkdtemp(), name="host1") as station:
+    ...         await station.publish_many("numbers", [1, 2, 3])
+    ...         return [message.data async for message in station.read("numbers")]
+    >>> asyncio.run(main())
+    [1, 2, 3]
+    """
+    return _Opening({"path": path, "name": name, "config": config, "read_only": read_only, **settings})
+
+
+class AsyncSubscription:
+    """A subscription of an asynchronous station."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.sync = subscription
+
+    @property
+    def name(self) -> str | None:
+        return self.sync.name
+
+    @property
+    def channel(self) -> str:
+        return self.sync.channel
+
+    @property
+    def state(self) -> str:
+        return self.sync.state
+
+    @property
+    def position(self) -> int:
+        return self.sync.position
+
+    def pause(self) -> None:
+        """Stop after the current message, until resume()."""
+        self.sync.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.sync.resume()
+
+    def stats(self) -> SubscriptionStats:
+        """Its numbers."""
+        return self.sync.stats()
+
+    async def close(self, *, forget: bool = False, timeout_s: float = 10.0) -> bool:
+        """Stop after the current message and save the position; ``forget=True`` removes it."""
+        return await asyncio.to_thread(lambda: self.sync.close(forget=forget, timeout_s=timeout_s))
+
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+
+class AsyncStation:
+    """A station whose methods are awaited. Belongs to the event loop it was opened in."""
+
+    def __init__(self, station: Station, loop: asyncio.AbstractEventLoop) -> None:
+        self.sync_station = station
+        self._loop = loop
+        self._publisher = station.publisher
+        self._engine = station.engine
+        self._waiting: dict[Ticket, asyncio.Future[int]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.sync_station.name
+
+    @property
+    def path(self) -> Any:
+        return self.sync_station.path
+
+    @property
+    def config(self) -> Config:
+        return self.sync_station.config
+
+    def register(self, type_name: str, cls: Any) -> None:
+        """Say which class the payloads of a type are."""
+        self.sync_station.register(type_name, cls)
+
+    async def publish(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        id: str | None = None,
+        wait: float | None = None,
+    ) -> Receipt:
+        """Publish one message; see :meth:`Station.publish`."""
+        ticket, message_id = self._publisher.prepare(
+            channel, data, type, key, headers, correlation_id, subject, id, self._resolved
+        )
+        first = await self._commit(channel, ticket, wait)
+        return Receipt(message_id, channel, 0, first)
+
+    async def publish_many(
+        self,
+        channel: str,
+        payloads: Iterable[Any],
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Receipt]:
+        """Publish an atomic batch; see :meth:`Station.publish_many`."""
+        ticket, ids = self._publisher.prepare_many(
+            channel, payloads, type, key, headers, correlation_id, self._resolved
+        )
+        if not ids:
+            return []
+        first = await self._commit(channel, ticket, None)
+        return [Receipt(message_id, channel, 0, first + at) for at, message_id in enumerate(ids)]
+
+    async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._waiting[ticket] = future
+        try:
+            if self._engine.is_open(channel, 0):
+                self._engine.submit(channel, 0, ticket)
+            else:  # opening or making a channel touches the disk: not in the event loop
+                await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+        except BaseException:
+            self._waiting.pop(ticket, None)
+            raise
+        return await future
+
+    def _resolved(self, tickets: list[Ticket]) -> None:
+        """Called by the committing thread, once per commit."""
+        self._loop.call_soon_threadsafe(self._set_results, tickets)
+
+    def _set_results(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            future = self._waiting.pop(ticket, None)
+            if future is None or future.done():
+                continue  # cancelled: the message is stored all the same
+            if ticket.error is None:
+                future.set_result(ticket.first)
+            else:
+                future.set_exception(ticket.error)
+
+    async def subscribe(
+        self,
+        channel: str,
+        handler: Callable[[Any], Any],
+        *,
+        name: str | None = None,
+        start: Start = "new",
+        batch: bool = False,
+        concurrency: int = 1,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        buffer: int | None = None,
+        overflow: OverflowPolicy = "block",
+        on_gap: OnGap | None = None,
+        paused: bool = False,
+    ) -> AsyncSubscription:
+        """Subscribe; async handlers run in this event loop, plain ones in a thread. See :meth:`Station.subscribe`."""
+        subscription = await asyncio.to_thread(
+            lambda: self.sync_station.subscribe(
+                channel, handler, name=name, start=start, batch=batch, concurrency=concurrency, retry=retry,
+                timeout_s=timeout_s, buffer=buffer, overflow=overflow, on_gap=on_gap, paused=paused, event_loop=self._loop,
+            )  # fmt: skip
+        )
+        return AsyncSubscription(subscription)
+
+    async def read(
+        self,
+        channel: str,
+        *,
+        start: Start = "first",
+        end: Start | None = None,
+        follow: bool = False,
+        on_gap: Callable[[Gap], Any] | None = None,
+    ) -> AsyncIterator[Message]:
+        """Iterate over messages; see :meth:`Station.read`."""
+        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap)
+        try:
+            while not pieces.done:
+                messages = await self._call(pieces.next, WAIT_SLICE_S)
+                for message in messages:
+                    yield message
+        finally:
+            await self._call(pieces.close)
+
+    async def _call(self, function: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
+        return await asyncio.to_thread(lambda: function(*arguments, **named))
+
+    async def get(self, id: str, channel: str | None = None) -> Message | None:
+        """Look a message up by its id."""
+        return await self._call(self.sync_station.get, id, channel)
+
+    async def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:
+        """Take a message out of the log for good."""
+        return await self._call(self.sync_station.redact, id, channel=channel, reason=reason)
+
+    async def channels(self) -> list[ChannelInfo]:
+        """Every channel of the station."""
+        return await self._call(self.sync_station.channels)
+
+    async def channel(self, name: str) -> ChannelInfo:
+        """One channel as it is now."""
+        return await self._call(self.sync_station.channel, name)
+
+    async def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
+        """Make a channel."""
+        return await self._call(self.sync_station.create_channel, name, **settings)
+
+    async def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings."""
+        return await self._call(self.sync_station.alter_channel, name, **settings)
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel with its data."""
+        await self._call(self.sync_station.delete_channel, name)
+
+    async def trim(self, channel: str | None = None) -> list[Trimmed]:
+        """Apply retention now."""
+        return await self._call(self.sync_station.trim, channel)
+
+    async def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, live or not."""
+        return await self._call(self.sync_station.subscriptions, channel)
+
+    async def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
+        """Move a durable subscription."""
+        return await self._call(self.sync_station.seek, channel, name, to, dry_run=dry_run)
+
+    async def forget(self, channel: str, name: str) -> None:
+        """Remove a durable subscription's position."""
+        await self._call(self.sync_station.forget, channel, name)
+
+    async def stats(self) -> StationStats:
+        """Counts, rates, lag and latencies."""
+        return await self._call(self.sync_station.stats)
+
+    async def sync(self) -> None:
+        """Make everything durable that this process has published."""
+        await self._call(self.sync_station.sync)
+
+    async def close(self) -> None:
+        """Stop the subscriptions, sync, and let go of the directory."""
+        await self._call(self.sync_station.close)
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(HeliographError("the station was closed before this message was stored"))
+
+    async def __aenter__(self) -> AsyncStation:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()

@@ -1,0 +1,172 @@
+"""The only door to files, so that tests can make a disk full, sick or dead.
+
+Methods that add nothing are the builtins themselves: a call costs one attribute lookup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from heliograph.errors import DiskFull, ReadOnly, StorageError
+
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "fuse.sshfs", "afpfs", "webdav"}
+)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the data in the drive's cache
+
+
+class Disk:
+    """Files as the operating system has them."""
+
+    write = staticmethod(os.write)
+    pwrite = staticmethod(os.pwrite)
+    pread = staticmethod(os.pread)
+    lseek = staticmethod(os.lseek)
+    close = staticmethod(os.close)
+    dup = staticmethod(os.dup)
+    flock = staticmethod(fcntl.flock)
+    ftruncate = staticmethod(os.ftruncate)
+    unlink = staticmethod(os.unlink)
+    rename = staticmethod(os.rename)
+    listdir = staticmethod(os.listdir)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
+    stat = staticmethod(os.stat)
+    fstat = staticmethod(os.fstat)
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def fdatasync(self, fd: int) -> None:
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+
+    def sync_directory(self, path: str | Path) -> None:
+        """Make the names in a directory durable."""
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def write_all(self, fd: int, data: bytes | memoryview) -> None:
+        """Write everything at the descriptor's position; a short write goes on where it stopped."""
+        view = memoryview(data)
+        while view:
+            view = view[self.write(fd, view) :]
+
+    def read_range(self, fd: int, length: int, position: int) -> bytes:
+        """Read exactly ``length`` bytes, or fewer at the end of the file."""
+        data = self.pread(fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < length and (more := self.pread(fd, length - have, position + have)):
+            parts.append(more)
+            have += len(more)
+        return b"".join(parts)
+
+    def read_file(self, path: str | Path) -> bytes:
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            return self.read_range(fd, self.fstat(fd).st_size, 0)
+        finally:
+            self.close(fd)
+
+    def replace_file(self, path: str | Path, data: bytes, *, sync_names: bool = True) -> None:
+        """Replace a small file so that a crash leaves the old or the new content, never a mixture."""
+        temporary = f"{path}.tmp-{os.getpid()}"
+        try:
+            fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                self.write_all(fd, data)
+                self.fdatasync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
+        if sync_names:
+            self.sync_directory(Path(path).parent)
+
+    def remove_tree(self, path: str | Path) -> None:
+        """Remove a directory and everything in it."""
+        for name in self.listdir(path):
+            entry = os.path.join(path, name)
+            if os.path.isdir(entry) and not os.path.islink(entry):
+                self.remove_tree(entry)
+            else:
+                self.unlink(entry)
+        self.rmdir(path)
+
+
+SYSTEM_DISK = Disk()
+
+
+def explain(error: OSError, doing: str) -> StorageError | ReadOnly:
+    """Turn an OSError into ours: what happened, to what, and what to do next."""
+    detail = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        return DiskFull(f"{doing}: {detail}. Free space (or raise the quota); publishing resumes by itself.")
+    if error.errno in _REFUSED:
+        return ReadOnly(f"{doing}: {detail}. Check the owner and mode of the data directory, or open with read_only=True.")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StorageError(
+            f"{doing}: too many open files. Raise the limit (ulimit -n) or lower storage.open_partitions_max."
+        )
+    return StorageError(f"{doing}: {detail}. Nothing was published; 'helio doctor' checks the disk.")
+
+
+def boot_id() -> bytes:
+    """Sixteen bytes that differ after every boot: a head file from before it is not to be trusted."""
+    try:
+        return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
+    except OSError:  # macOS: no such file; the boot time in whole seconds identifies the boot
+        import subprocess
+
+        text = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, check=False).stdout
+        import hashlib
+
+        return hashlib.sha256(text).digest()[:16]
+
+
+def machine_id() -> str:
+    """A text that differs between machines; empty where the system has none."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        with contextlib.suppress(OSError):
+            return Path(path).read_text().strip()
+    if sys.platform == "darwin":
+        import subprocess
+
+        return subprocess.run(["sysctl", "-n", "kern.uuid"], capture_output=True, check=False, text=True).stdout.strip()
+    return ""
+
+
+def network_file_system(path: Path) -> str | None:
+    """The type of the file system that holds ``path`` if it is one reached over a network."""
+    try:
+        mounts = Path("/proc/mounts").read_text()
+    except OSError:
+        return None
+    best, kind = "", ""
+    target = str(path.resolve())
+    for line in mounts.splitlines():
+        _, point, fstype, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fstype
+    return kind if kind in _NETWORK_FILE_SYSTEMS else None

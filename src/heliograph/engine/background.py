@@ -1,0 +1,113 @@
+"""The engine's own threads, each started when it is first needed and asleep when it is not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from heliograph.errors import HeliographError
+from heliograph.limits import LOCK_KEEP_S
+from heliograph.log.commit import GroupCommit
+from heliograph.log.partition import Partition
+
+logger = logging.getLogger("heliograph.engine")
+
+
+class LockKeeper:
+    """Gives append locks back that an idle process kept (see AppendLock)."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Partition, int] = {}
+        self._wake = threading.Event()
+        self._started = False
+        self._closed = False
+
+    def add(self, partition: Partition) -> None:
+        """The partition keeps its lock from now on."""
+        self._kept[partition] = -1
+        self._wake.set()
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="heliograph-locks", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._closed:
+            if not self._kept:
+                self._wake.wait()
+                self._wake.clear()
+            time.sleep(LOCK_KEEP_S)
+            for partition, appends in list(self._kept.items()):
+                if partition.release_if_idle(appends):
+                    self._kept.pop(partition, None)
+                else:
+                    self._kept[partition] = partition.appends
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+
+class Syncer:
+    """Durability `interval`: syncs what was written, every so often."""
+
+    def __init__(self, interval_s: float, partitions: Callable[[], list[Partition]]) -> None:
+        self._interval_s = interval_s
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heliograph-sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            for partition in self._partitions():
+                if partition.dirty:
+                    try:
+                        partition.sync()
+                    except HeliographError as error:
+                        logger.error("%s", error)
+                    except (OSError, ValueError) as error:  # closed in this moment
+                        logger.debug("sync skipped: %s", error)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Committers:
+    """Lead group commits for callers that must not block (asyncio)."""
+
+    def __init__(self, threads_max: int = 4) -> None:
+        self._queue: SimpleQueue[GroupCommit | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads_max = threads_max
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    def start_leader(self, commit: GroupCommit) -> None:
+        """Have a thread lead this commit."""
+        with self._lock:
+            if self._busy >= len(self._threads) and len(self._threads) < self._threads_max:
+                thread = threading.Thread(target=self._run, name="heliograph-commit", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._busy += 1
+        self._queue.put(commit)
+
+    def _run(self) -> None:
+        while (commit := self._queue.get()) is not None:
+            try:
+                commit.lead(None)
+            except Exception:
+                logger.exception("a group commit failed")
+            finally:
+                with self._lock:
+                    self._busy -= 1
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()

@@ -1,0 +1,497 @@
+"""The default engine: logs, positions and leases are files of one directory, shared by any number of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from heliograph.clock import SYSTEM_CLOCK, Clock
+from heliograph.config import Config
+from heliograph.disk import SYSTEM_DISK, Disk, explain
+from heliograph.engine.background import Committers, LockKeeper, Syncer
+from heliograph.engine.batches import Cursor, SharedBatches
+from heliograph.engine.port import Bounds, Position
+from heliograph.engine.positions import Positions
+from heliograph.engine.watch import Watcher
+from heliograph.errors import AlreadyExists, Busy, Forked, NotFound, ReadOnly, StationClosed
+from heliograph.limits import WAIT_SLICE_S
+from heliograph.log import channel as channels
+from heliograph.log import recovery, redact, seek
+from heliograph.log.audit import Audit
+from heliograph.log.channel import ChannelFile, ChannelSettings
+from heliograph.log.commit import GroupCommit, Ticket
+from heliograph.log.directory import DataDirectory
+from heliograph.log.head import Fields
+from heliograph.log.locks import FileLock
+from heliograph.log.partition import ChannelGone, Evicted, Identity, Limit, Partition
+from heliograph.log.readonly import ReadOnlyLog
+from heliograph.message import Gap, PayloadDecoder
+from heliograph.names import check_name
+
+logger = logging.getLogger("heliograph.engine")
+_T = TypeVar("_T")
+_engines: weakref.WeakSet[FilesEngine] = weakref.WeakSet()
+
+
+class _Channel:
+    """What partitions of one channel ask of it (partition.Owner)."""
+
+    def __init__(self, engine: FilesEngine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+
+    def identity(self) -> Identity:
+        file = self._engine.describe(self._name)
+        settings = self._engine.settings(file)
+        origin = f"{self._engine.name}.{file.incarnation}".encode()
+        return Identity(origin, settings.segment_bytes or 0, int((settings.segment_age_s or 0) * 1e6))
+
+    def lost(self, partition: int, report: recovery.Recovered) -> None:
+        self._engine.new_incarnation(self._name, f"partition {partition} is shorter than it was: {report.fields.next}")
+
+
+class _Open:
+    """One partition this process has open."""
+
+    __slots__ = ("commit", "log", "shared", "used")
+
+    def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
+        self.log = log
+        self.commit = commit
+        self.shared = SharedBatches()
+        self.used = True
+
+
+class FilesEngine:
+    """Logs, positions and leases in one data directory."""
+
+    def __init__(
+        self, root: Path, config: Config, *, read_only: bool = False, disk: Disk = SYSTEM_DISK, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        storage = config.storage
+        self.root = root
+        self.config = config
+        self.read_only = read_only
+        self.disk = disk
+        self.clock = clock
+        self.audit = Audit(
+            root, disk, clock, max_bytes=config.audit.max_bytes, max_files=config.audit.max_files, enabled=not read_only
+        )
+        self.directory = DataDirectory(
+            root, config.name, disk, clock, self.audit, read_only=read_only,
+            single_process=storage.single_process, timeout_s=config.publishing.busy_timeout_s,
+        )  # fmt: skip
+        self.name = self.directory.station.name
+        self.positions = Positions(root, disk)
+        self.payload_decoder: PayloadDecoder | None = None
+        self._always = storage.durability == "always"
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._lock = threading.RLock()
+        self._closed = False
+        self._forked = False
+        self._keeper = LockKeeper()
+        self._watcher = Watcher()
+        self._committers = Committers()
+        self._syncer: Syncer | None = None
+        if storage.durability == "interval" and not read_only:
+            self._syncer = Syncer(storage.sync_interval_ms / 1000, self.open_partitions)
+        _engines.add(self)
+
+    # -- channels -------------------------------------------------------------------------------------------
+
+    def channel_names(self) -> list[str]:
+        self.check_open()
+        return channels.names(self.root, self.disk)
+
+    def describe(self, name: str) -> ChannelFile:
+        """channel.json, as it is now."""
+        self.check_open()
+        return channels.load(self.root, check_name(name), self.disk)
+
+    def settings(self, file: ChannelFile) -> ChannelSettings:
+        """A channel's settings with the station's where it has none of its own."""
+        own, storage = file.settings, self.config.storage
+        merged = {
+            field: getattr(storage, field) if getattr(own, field) is None else getattr(own, field)
+            for field in ChannelSettings.__struct_fields__
+        }
+        return ChannelSettings(**merged)
+
+    def create(self, name: str, settings: ChannelSettings | None = None, *, exist_ok: bool = True) -> bool:
+        """Make a channel; False if it was there."""
+        self.check_writable()
+        check_name(name)
+        made = channels.create(
+            self.root, name, settings or ChannelSettings(), self.disk, self.clock, self.directory.boot
+        )
+        if not made and not exist_ok:
+            raise AlreadyExists(f"channel '{name}' is there already; 'helio channels alter' changes its settings")
+        if made:
+            self.audit.write("channel-created", channel=name)
+        return made
+
+    def alter(self, name: str, change: Callable[[ChannelFile], ChannelFile]) -> ChannelFile:
+        """Change channel.json; every process takes it over with its next append."""
+        self.check_writable()
+        found: list[ChannelFile] = []
+
+        def apply(head: Partition) -> None:
+            found.append(change(self.describe(name)))
+            channels.save(self.root, found[0], self.disk)
+            head.generation += 1
+
+        self.writer(name, 0).change(apply)
+        self.audit.write("channel-altered", channel=name, settings=msgspec.to_builtins(found[0].settings))
+        return found[0]
+
+    def new_incarnation(self, name: str, why: str) -> None:
+        """Give a channel a new life. The caller holds the partition's lock or is alone, and moves the generation."""
+        file = channels.load(self.root, name, self.disk)
+        fresh = msgspec.structs.replace(file, incarnation=channels.new_incarnation())
+        channels.save(self.root, fresh, self.disk)
+        self.audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
+
+    def incarnation(self, name: str) -> str:
+        return self.describe(name).incarnation
+
+    def delete(self, name: str) -> None:
+        """Delete a channel with its data and its subscriptions' positions."""
+        self.check_writable()
+        file = self.describe(name)
+        for number in range(file.partitions):
+            partition = self.writer(name, number)
+            with contextlib.suppress(ChannelGone):
+                with partition.mutex, partition.locked_anyhow():
+                    channels.mark_deleted(partition.place.directory, self.disk)
+                    if number == file.partitions - 1:
+                        channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
+            self._forget_open(name, number)
+        self.positions.forget_channel(name)
+        self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
+
+    # -- partitions -------------------------------------------------------------------------------------------
+
+    def open_partitions(self) -> list[Partition]:
+        return [entry.log for entry in list(self._open.values()) if isinstance(entry.log, Partition)]
+
+    def _entry(self, name: str, number: int) -> _Open:
+        entry = self._open.get((name, number))
+        if entry is None:
+            entry = self._open_partition(name, number)
+        entry.used = True
+        return entry
+
+    def _open_partition(self, name: str, number: int) -> _Open:
+        self.check_open()
+        with self._lock:
+            entry = self._open.get((name, number))
+            if entry is not None:
+                return entry
+            check_name(name)
+            place = self.directory.place(name, number, self.name)
+            if not place.directory.is_dir():
+                self._no_such_channel(name, number)
+            try:
+                self._make_room()
+                entry = self._open_files(name, place)
+            except OSError as error:
+                raise explain(error, f"cannot open channel '{name}'") from error
+            self._open[(name, number)] = entry
+            return entry
+
+    def _no_such_channel(self, name: str, number: int) -> None:
+        if channels.channel_path(self.root, name).is_dir():
+            raise NotFound(f"channel '{name}' has no partition {number}")
+        raise NotFound(f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it")
+
+    def _open_files(self, name: str, place: recovery.Place) -> _Open:
+        if self.read_only:
+            return _Open(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
+        if not self._always:
+            self.directory.note_unsynced()
+        publishing = self.config.publishing
+        partition = Partition(
+            place, _Channel(self, name), self.disk, self.clock, always=self._always,
+            busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add,
+        )  # fmt: skip
+        commit = GroupCommit(
+            partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
+            start_leader=self._committers.start_leader,
+        )  # fmt: skip
+        return _Open(partition, commit)
+
+    def _make_room(self) -> None:
+        """Close partitions nobody used lately (second chance), so that descriptors stay bounded."""
+        excess = len(self._open) - self.config.storage.open_partitions_max + 1
+        for key, entry in list(self._open.items()) * 2 if excess > 0 else ():
+            if excess <= 0 or key not in self._open:
+                continue
+            if entry.used:
+                entry.used = False
+            elif (entry.commit or entry.log).close_if_idle():
+                del self._open[key]
+                self._watcher.unwatch(entry.log.place.directory / "news")
+                excess -= 1
+
+    def _forget_open(self, name: str, number: int) -> None:
+        with self._lock:
+            entry = self._open.pop((name, number), None)
+        if entry is not None:
+            self._watcher.unwatch(entry.log.place.directory / "news")
+            entry.log.close()
+
+    def _with_log(self, name: str, number: int, action: Callable[[_Open], _T]) -> _T:
+        """Run on an open partition; opens it again if it was closed for room or deleted meanwhile."""
+        for _ in range(8):
+            entry = self._entry(name, number)
+            try:
+                return action(entry)
+            except ChannelGone:
+                self._forget_open(name, number)
+            except Evicted:
+                continue
+        raise Busy(f"channel '{name}' is being opened and closed all the time; raise storage.open_partitions_max")
+
+    def writer(self, name: str, number: int) -> Partition:
+        """The writing side of a partition."""
+        self.check_writable()
+        log = self._entry(name, number).log
+        assert isinstance(log, Partition)
+        return log
+
+    # -- appending --------------------------------------------------------------------------------------------
+
+    def append(self, name: str, number: int, ticket: Ticket, wait_s: float) -> int:
+        """Append from this thread; the first offset once it is as durable as the station promises."""
+        entry = self._open.get((name, number))
+        if entry is not None:  # what follows without it is the way of the first message
+            entry.used = True
+            try:
+                return self._append(entry, ticket, wait_s)
+            except (ChannelGone, Evicted):
+                pass
+        return self._creating(name, lambda: self._with_log(name, number, lambda found: self._append(found, ticket, wait_s)))
+
+    def _append(self, entry: _Open, ticket: Ticket, wait_s: float) -> int:
+        if self._always:
+            assert entry.commit is not None
+            entry.commit.commit(ticket, wait_s)
+        else:
+            assert isinstance(entry.log, Partition)
+            entry.log.append((ticket,))
+        return ticket.first
+
+    def submit(self, name: str, number: int, ticket: Ticket) -> None:
+        """Append from another thread; the ticket's callback is told."""
+
+        def submit(entry: _Open) -> None:
+            assert entry.commit is not None
+            entry.commit.submit(ticket)
+
+        self._creating(name, lambda: self._with_log(name, number, submit))
+
+    def _creating(self, name: str, action: Callable[[], _T]) -> _T:
+        try:
+            return action()
+        except NotFound:
+            if self.read_only or not self.config.storage.auto_create:
+                raise
+            self.create(name)
+            return action()
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def limit(self, name: str, number: int = 0, *, synced: bool | None = None) -> Limit:
+        return self._with_log(name, number, lambda entry: entry.log.limit(synced=synced))
+
+    def bounds(self, name: str, number: int = 0) -> Bounds:
+        """What readers may see."""
+        limit = self.limit(name, number)
+        return Bounds(limit.first, limit.next)
+
+    def cursor(self, name: str, number: int, offset: int) -> Cursor:
+        """A reader of decoded batches, from an offset on."""
+        entry = self._entry(name, number)
+        return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
+
+    def log(self, name: str, number: int) -> seek.Log:
+        """A partition for whoever reads its bytes."""
+        return seek.Log(self.directory.place(name, number, self.name), lambda: self.limit(name, number))
+
+    def wait(self, name: str, number: int, offset: int, timeout_s: float) -> bool:
+        """True as soon as there is something at the offset; False on timeout or when woken for another reason."""
+        return self._with_log(name, number, lambda entry: self._wait(entry, offset, timeout_s))
+
+    def _wait(self, entry: _Open, offset: int, timeout_s: float) -> bool:
+        news = entry.log.news
+        armed = news.arm()
+        try:
+            if entry.log.limit().next > offset:
+                return True
+            self._watcher.watch(news.path, news.wake) if not self.read_only else None
+            woken = armed.acquire(timeout=min(timeout_s, 0.1 if self.read_only else WAIT_SLICE_S))
+        finally:
+            news.disarm(armed)
+        self.check_open()
+        if not woken and self._always and isinstance(entry.log, Partition):
+            entry.log.sync_through(entry.log.limit(synced=False).next)  # its writer may never sync by itself
+        return entry.log.limit().next > offset
+
+    def settle(self, name: str, number: int) -> None:
+        """Sync what another process wrote with less durability, so that it can be read now."""
+        if self._always and not self.read_only:
+            self._with_log(name, number, lambda entry: self._settle(entry))
+
+    def _settle(self, entry: _Open) -> None:
+        if isinstance(entry.log, Partition):
+            entry.log.sync_through(entry.log.limit(synced=False).next)
+
+    def wake(self, name: str) -> None:
+        """End every wait of this process on the channel."""
+        for (channel, _), entry in list(self._open.items()):
+            if channel == name:
+                entry.log.news.wake()
+
+    def offset_at(self, name: str, number: int, moment_us: int) -> int:
+        """The first offset whose event time is not before the moment."""
+        return seek.offset_at(self.log(name, number), moment_us, self.disk)
+
+    def find_id(self, name: str, number: int, message_id: str, made_us: int | None) -> int | None:
+        return seek.find_id(self.log(name, number), message_id, made_us, self.disk)
+
+    def redact(self, name: str, number: int, offsets: list[int]) -> None:
+        """Blank the lines at these offsets, for good."""
+        redact.redact(self.writer(name, number), offsets, self.disk)
+        self._entry(name, number).shared.clear()
+
+    # -- positions and leases -----------------------------------------------------------------------------------
+
+    def load_position(self, name: str, subscription: str, number: int) -> Position | None:
+        return self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
+
+    def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
+        """Commit durably; never ahead of what is synced."""
+        self.check_writable()
+        if not self._always:
+            with contextlib.suppress(NotFound):
+                self.writer(name, number).sync_through(position.offset)
+        self.positions.save(name, subscription, number, position)
+
+    def forget_position(self, name: str, subscription: str) -> None:
+        self.check_writable()
+        self.positions.forget(name, subscription)
+
+    def subscription_lease(self, name: str, subscription: str) -> FileLock:
+        self.check_writable()
+        return self.positions.lease(check_name(name), check_name(subscription, "subscription"))
+
+    def fit_position(self, name: str, number: int, position: Position) -> tuple[int, Gap | None]:
+        """Where to resume, and what cannot be delivered any more (rule 10: clamp, audit, tell)."""
+        bounds = self.bounds(name, number)
+        if position.offset < bounds.first:
+            return self._clamped(name, number, position, bounds.first, "deleted by retention before it was read")
+        if position.offset > bounds.next or not self._recognised(name, number, position, bounds):
+            since = seek.appended_since(self.log(name, number), position.time_us, self.disk)
+            target = max(bounds.first, min(position.offset, bounds.next, since))
+            return self._clamped(name, number, position, target, "the log is not the one this position was saved in")
+        return position.offset, None
+
+    def _recognised(self, name: str, number: int, position: Position, bounds: Bounds) -> bool:
+        """Whether the message before the position is still the one that was handled."""
+        if not position.id or position.offset <= bounds.first:
+            return True
+        cursor = Cursor(self.log(name, number), position.offset - 1, self.disk, SharedBatches(), None)
+        try:
+            batch = cursor.pull()
+        finally:
+            cursor.close()
+        if batch is None or not batch.messages or batch.messages[0].offset != position.offset - 1:
+            return position.incarnation == self.incarnation(name)  # redacted or damaged: the life must do
+        return batch.messages[0].id == position.id
+
+    def _clamped(self, name: str, number: int, position: Position, target: int, why: str) -> tuple[int, Gap]:
+        gap = Gap(name, number, min(position.offset, target), max(position.offset, target), why)
+        self.audit.write("position-moved", channel=name, partition=number, before=position.offset, after=target, why=why)
+        return target, gap
+
+    def head_fields(self, name: str, number: int) -> Fields:
+        """Everything a partition's head says."""
+        return self._with_log(name, number, lambda entry: entry.log.fields())
+
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the disk in this process."""
+        return sum([entry.commit.pending_bytes for entry in list(self._open.values()) if entry.commit is not None])
+
+    def is_open(self, name: str, number: int) -> bool:
+        """Whether appending needs no file to be opened first."""
+        return (name, number) in self._open
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._forked
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        if self._forked:
+            raise Forked("this station was opened before fork(); open it again in the child process")
+        if self._closed:
+            raise StationClosed("the station is closed")
+
+    def check_writable(self) -> None:
+        self.check_open()
+        if self.read_only:
+            raise ReadOnly(f"{self.root} was opened with read_only=True")
+
+    def sync(self) -> None:
+        """Make everything durable that this process wrote."""
+        self.check_open()
+        for partition in self.open_partitions():
+            if partition.dirty:
+                partition.sync()
+
+    def close(self) -> None:
+        """Sync and let go of everything. Safe to call again."""
+        if self._closed or self._forked:
+            return
+        self._committers.close()
+        if self._syncer is not None:
+            self._syncer.close()
+        try:
+            self.sync()
+        finally:
+            self._closed = True
+            self._keeper.close()
+            self._watcher.close()
+            with self._lock:
+                entries, self._open = list(self._open.values()), {}
+            for entry in entries:
+                entry.log.close()
+            self.directory.close()
+            _engines.discard(self)
+
+    def abandon(self) -> None:
+        """In a forked child: close what was inherited, without unlocking what the parent holds."""
+        self._forked = True
+        for entry in list(self._open.values()):
+            entry.log.abandon()
+        self._open = {}
+        self._watcher.abandon()
+        self.directory.abandon()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        with contextlib.suppress(Exception):
+            engine.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

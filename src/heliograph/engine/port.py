@@ -1,0 +1,57 @@
+"""What the rooms above see of any engine: the values that cross the port."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from heliograph.message import Message
+
+
+class Bounds(NamedTuple):
+    """The offsets of a partition that readers may see: ``first <= offset < next``."""
+
+    first: int
+    next: int
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a subscription has come: everything before ``offset`` is done."""
+
+    incarnation: str
+    offset: int
+    id: str = ""  # of the last message done, to recognise a log that is not the one it was
+    time_us: int = 0  # when it was saved
+
+
+class Problem(NamedTuple):
+    """A range of a log that holds no deliverable message."""
+
+    offset: int
+    next: int
+    kind: Literal["missing", "undecodable", "mismatch"]
+    reason: str
+    line: bytes
+
+
+class Batch:
+    """Some messages in offset order. Shared between subscribers, hence never changed."""
+
+    __slots__ = ("__weakref__", "first", "lag_base_us", "messages", "next", "place", "problems")
+
+    def __init__(
+        self,
+        first: int,
+        following: int,
+        messages: list[Message],
+        problems: list[Problem],
+        lag_base_us: int,
+        place: tuple[int, int, int],
+    ) -> None:
+        self.first = first
+        self.next = following
+        self.messages = messages
+        self.problems = problems
+        self.lag_base_us = lag_base_us
+        self.place = place  # where in its segment it ends, for other cursors

@@ -1,0 +1,116 @@
+"""Positions and leases of subscriptions, as files.
+
+    subscriptions/alerts/worker-1/0.json   {"incarnation":"k3f9q2","offset":42,"id":"0192…","time_us":…}
+    subscriptions/alerts/worker-1/lock     held by the live subscriber; the kernel frees a dead one's at once
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from heliograph.disk import Disk, explain
+from heliograph.engine.port import Position
+from heliograph.errors import Damaged, SubscriptionBusy
+from heliograph.log import channel as channels
+from heliograph.log.locks import FileLock
+
+_decode = msgspec.json.Decoder(Position).decode
+
+
+class Positions:
+    """The subscriptions directory of one station."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._disk = disk
+
+    def _directory(self, channel: str, subscription: str) -> Path:
+        return self._root / "subscriptions" / channel / subscription
+
+    def load(self, channel: str, subscription: str, partition: int) -> Position | None:
+        path = self._directory(channel, subscription) / f"{partition}.json"
+        try:
+            return _decode(self._disk.read_file(path))
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise Damaged(
+                f"{path} cannot be read ({error}). Set the position with "
+                f"'helio subscriptions seek {channel} {subscription} --to …'."
+            ) from None
+
+    def save(self, channel: str, subscription: str, partition: int, position: Position) -> None:
+        directory = self._directory(channel, subscription)
+        path = directory / f"{partition}.json"
+        data = msgspec.json.encode(position) + b"\n"
+        try:
+            try:
+                self._disk.replace_file(path, data, sync_names=False)
+            except FileNotFoundError:
+                directory.mkdir(parents=True, exist_ok=True)
+                self._disk.replace_file(path, data)
+        except OSError as error:
+            raise explain(error, f"cannot save the position of '{subscription}' on '{channel}'") from error
+
+    def forget(self, channel: str, subscription: str) -> None:
+        """Remove a subscription; the caller holds its lease."""
+        directory = self._directory(channel, subscription)
+        if directory.exists():
+            channels.move_to_trash(self._root, directory, self._disk)
+            with contextlib.suppress(OSError):
+                self._disk.rmdir(directory.parent)
+
+    def forget_channel(self, channel: str) -> None:
+        directory = self._root / "subscriptions" / channel
+        if directory.exists():
+            channels.move_to_trash(self._root, directory, self._disk)
+
+    def names(self, channel: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(self._disk.listdir(self._root / "subscriptions" / channel))
+        return []
+
+    def all(self) -> list[tuple[str, str]]:
+        """Channel and name of every subscription."""
+        with contextlib.suppress(FileNotFoundError):
+            channels_with = sorted(self._disk.listdir(self._root / "subscriptions"))
+            return [(channel, name) for channel in channels_with for name in self.names(channel)]
+        return []
+
+    def lease(self, channel: str, subscription: str) -> FileLock:
+        """Become the live subscriber of that name, or raise SubscriptionBusy."""
+        directory = self._directory(channel, subscription)
+        while True:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(directory / "lock", self._disk)
+            except FileNotFoundError:  # forgotten by another process in this moment
+                continue
+            except OSError as error:
+                raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
+            if not lock.try_exclusive():
+                holder = lock.noted() or "another process"
+                lock.release()
+                raise SubscriptionBusy(
+                    f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
+                    "Close that one first, or subscribe under another name."
+                )
+            if os.path.exists(directory / "lock"):
+                lock.note(f"process {os.getpid()}")
+                return lock
+            lock.release()
+
+    def live(self, channel: str, subscription: str) -> bool:
+        """Whether somebody holds the lease now."""
+        try:
+            lock = FileLock(self._directory(channel, subscription) / "lock", self._disk, create=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return not lock.try_exclusive()
+        finally:
+            lock.release()

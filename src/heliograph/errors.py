@@ -1,0 +1,116 @@
+"""Everything Heliograph raises.
+
+The tree::
+
+    HeliographError
+    ├── ConfigError            a setting is unknown, misspelt or out of range
+    ├── InvalidName            a channel, subscription or station name that must not become a path
+    ├── InvalidMessage         what was handed to publish cannot be stored
+    │   ├── MessageTooLarge    larger than messages.max_bytes
+    │   └── PayloadMismatch    does not fit the type registered under its name
+    ├── NotFound               no such channel, subscription, message or file
+    ├── AlreadyExists          the channel is there already
+    ├── Busy                   a bound was hit or a lock was not had in time; try again
+    │   └── SubscriptionBusy   another live subscriber has this name
+    ├── StationClosed          the station or subscription was closed
+    │   └── Forked             the station was opened before fork(); open it again in the child
+    ├── ReadOnly               opened with read_only=True, or the directory is
+    ├── WrongStation           the directory belongs to a station of another name
+    ├── UnsupportedFormat      written by a newer Heliograph
+    ├── StorageError           the disk said no; nothing was published
+    │   ├── DiskFull           no space left; publishing resumes when there is
+    │   ├── OutcomeUnknown     a sync failed: the message may or may not survive
+    │   ├── Fenced             an earlier sync failed; repair before publishing again
+    │   └── Damaged            bytes on disk do not match their checksums
+    └── RetryLater             raised by a handler: deliver this message again, after some seconds
+"""
+
+from __future__ import annotations
+
+
+class HeliographError(Exception):
+    """The root of everything Heliograph raises."""
+
+
+class ConfigError(HeliographError):
+    """A setting is unknown, misspelt or out of range."""
+
+
+class InvalidName(HeliographError, ValueError):
+    """A name that must not become a path."""
+
+
+class InvalidMessage(HeliographError, ValueError):
+    """What was handed to publish cannot be stored."""
+
+
+class MessageTooLarge(InvalidMessage):
+    """The encoded message is larger than ``messages.max_bytes``."""
+
+
+class PayloadMismatch(InvalidMessage):
+    """The payload does not fit the type registered under its name."""
+
+
+class NotFound(HeliographError, LookupError):
+    """There is no such channel, subscription, message or file."""
+
+
+class AlreadyExists(HeliographError):
+    """The thing to be made is there already."""
+
+
+class Busy(HeliographError):
+    """A bound was hit, or a lock was not had in time. Nothing was published; try again."""
+
+
+class SubscriptionBusy(Busy):
+    """Another live subscriber has this name."""
+
+
+class StationClosed(HeliographError):
+    """The station or subscription was closed."""
+
+
+class Forked(StationClosed):
+    """The station was opened before fork(); open it again in the child."""
+
+
+class ReadOnly(HeliographError):
+    """The station was opened with ``read_only=True``, or its directory cannot be written."""
+
+
+class WrongStation(HeliographError):
+    """The directory belongs to a station of another name."""
+
+
+class UnsupportedFormat(HeliographError):
+    """The directory was written by a newer Heliograph."""
+
+
+class StorageError(HeliographError):
+    """The disk refused. Nothing was published unless the subclass says otherwise."""
+
+
+class DiskFull(StorageError):
+    """No space left on the device (or quota exceeded). Publishing resumes when there is."""
+
+
+class OutcomeUnknown(StorageError):
+    """A sync failed: the message may or may not survive. The log is fenced until it is repaired."""
+
+
+class Fenced(StorageError):
+    """An earlier sync failed. Run ``helio verify --repair`` before publishing again."""
+
+
+class Damaged(StorageError):
+    """Bytes on disk do not match their checksums."""
+
+
+class RetryLater(HeliographError):
+    """Raised by a handler: deliver this message again after ``seconds`` (counts as an attempt)."""
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        super().__init__(reason or f"retry in {seconds} s")
+        self.seconds = seconds

@@ -1,0 +1,66 @@
+"""Every bound in one place, its unit last in its name.
+
+Bounds that a person may want to change are settings (see ``config.py``); these are the ones nobody should.
+"""
+
+from __future__ import annotations
+
+NAME_BYTES_MAX = 200
+"""Longest channel, subscription or station name; leaves room for suffixes below the usual 255 of file systems."""
+
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Largest atomic batch: it is one write, inside one segment."""
+
+BATCH_MESSAGES_MAX = 100_000
+"""Most messages in one atomic batch."""
+
+HEADERS_MAX = 64
+"""Most user headers on one message."""
+
+HEADER_NAME_CHARS_MAX = 64
+"""Longest header name. CloudEvents asks for 20; other people's events are longer."""
+
+KEY_BYTES_MAX = 64 * 1024
+"""Longest partition key."""
+
+CHUNK_BYTES = 256 * 1024
+"""How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
+
+INDEX_STRIDE_BYTES = 16 * 1024
+"""An index entry is written whenever this much was appended since the last one."""
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""Largest zstd frame of a compressed segment, uncompressed."""
+
+LOCK_SPINS = 200
+"""Tries for a contended append lock before sleeping between tries."""
+
+LOCK_SLEEP_S = 0.0005
+"""Pause between tries once spinning was in vain."""
+
+LOCK_KEEP_S = 0.002
+"""How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
+
+LOCK_SHARED_S = 0.02
+"""For how long after being asked for the lock a process gives it back after each append."""
+
+NEWS_ARMED_S = 1.5
+"""How long a waiting reader asks other processes to write news; it asks again every second."""
+
+WAIT_SLICE_S = 1.0
+"""Readers look again this often, whatever the news say."""
+
+GROUP_BYTES_MAX = 8 * 1024 * 1024
+"""How much one group commit writes at once."""
+
+HEAD_READ_TRIES = 2_000
+"""Tries to read a consistent head before its writer is taken for dead."""
+
+SEGMENT_BYTES_MIN = 4 * 1024
+"""Smallest segment size that can be configured."""
+
+SHARED_BATCHES = 4
+"""Decoded batches a partition keeps for its other subscribers."""
+
+COPY_BYTES = 1024 * 1024
+"""Buffer for whole-file work: copying, checking, compressing."""

@@ -1,0 +1,1 @@
+"""Segments, index, recovery, retention: the only room that touches the files of a log."""

@@ -1,0 +1,80 @@
+"""Who connected, what was refused, what was administered, what was lost: ``audit/audit.jsonl``.
+
+One JSON object a line. The file is rotated by size to ``audit.1.jsonl`` … ``audit.N.jsonl``. A record that
+cannot be written is counted and logged, and never stops the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heliograph.clock import Clock, from_us
+from heliograph.disk import Disk
+from heliograph.log.locks import FileLock
+
+logger = logging.getLogger("heliograph.audit")
+
+
+class Audit:
+    """The audit log of one data directory, shared by its processes."""
+
+    def __init__(self, root: Path, disk: Disk, clock: Clock, *, max_bytes: int, max_files: int, enabled: bool = True) -> None:
+        self._directory = root / "audit"
+        self._disk = disk
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._enabled = enabled
+        self.failed = 0
+
+    @property
+    def path(self) -> Path:
+        return self._directory / "audit.jsonl"
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Add a record. Never raises."""
+        time = from_us(self._clock.time_ns() // 1000).isoformat().replace("+00:00", "Z")
+        record = {"time": time, "event": event, "pid": os.getpid(), **facts}
+        logger.info("%s %s", event, facts)
+        if not self._enabled:
+            return
+        try:
+            self._append(msgspec.json.encode(record) + b"\n")
+        except OSError as error:
+            self.failed += 1
+            logger.warning("cannot write the audit log: %s", error)
+
+    def _append(self, line: bytes) -> None:
+        self._directory.mkdir(exist_ok=True)
+        fd = self._disk.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            self._disk.write_all(fd, line)
+            large = self._disk.lseek(fd, 0, os.SEEK_END) >= self._max_bytes
+        finally:
+            self._disk.close(fd)
+        if large:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        lock = FileLock(self._directory / "lock", self._disk)
+        try:
+            lock.exclusive()
+            if self._disk.stat(self.path).st_size < self._max_bytes:
+                return  # another process was quicker
+            for number in range(self._max_files - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.rename(self._numbered(number), self._numbered(number + 1))
+            self._disk.rename(self.path, self._numbered(1))
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(self._numbered(self._max_files))
+        finally:
+            lock.release()
+
+    def _numbered(self, number: int) -> Path:
+        return self._directory / f"audit.{number}.jsonl"

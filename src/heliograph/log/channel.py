@@ -1,0 +1,136 @@
+"""A channel's directory: its description, its birth, its new lives and its end.
+
+    channels/alerts/channel.json    {"format":1,"name":"alerts","incarnation":"k3f9q2","partitions":1, …}
+    channels/alerts/0/              one directory per partition, see partition.py
+
+A channel is built aside and renamed into place, so two processes racing to create it end with one. It is
+deleted by marking its heads under the lock (appenders look after locking), renaming it to ``trash/`` and
+removing that; recovery empties the trash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from heliograph.clock import Clock, from_us
+from heliograph.disk import Disk, explain
+from heliograph.errors import Damaged, NotFound, UnsupportedFormat
+from heliograph.log.head import DELETED, Fields, Head
+from heliograph.log.segments import path_of
+
+FORMAT: Final = 1
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a channel may have differently from its station; None takes the station's setting."""
+
+    segment_bytes: int | None = None
+    segment_age_s: float | None = None
+    retention_bytes: int | None = None
+    retention_age_s: float | None = None
+    retention_once_read: bool | None = None
+    holdback_bytes: int | None = None
+    compress: bool | None = None
+
+
+class ChannelFile(msgspec.Struct, frozen=True, kw_only=True):
+    """channel.json."""
+
+    format: int = FORMAT
+    name: str
+    incarnation: str
+    partitions: int = 1
+    created: datetime
+    settings: ChannelSettings = ChannelSettings()
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(ChannelFile).decode
+
+
+def new_incarnation() -> str:
+    """A fresh life: thirty random bits, readable aloud."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(6))
+
+
+def channel_path(root: Path, name: str) -> Path:
+    return root / "channels" / name
+
+
+def load(root: Path, name: str, disk: Disk) -> ChannelFile:
+    path = channel_path(root, name) / "channel.json"
+    try:
+        found = _decode(disk.read_file(path))
+    except FileNotFoundError:
+        raise NotFound(f"there is no channel '{name}' in {root}") from None
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'.") from None
+    if found.format > FORMAT:
+        raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
+    return found
+
+
+def save(root: Path, file: ChannelFile, disk: Disk) -> None:
+    data = msgspec.json.format(_encode(file), indent=1) + b"\n"
+    disk.replace_file(channel_path(root, file.name) / "channel.json", data)
+
+
+def names(root: Path, disk: Disk) -> list[str]:
+    try:
+        return sorted(name for name in disk.listdir(root / "channels") if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: Clock, boot: bytes) -> bool:
+    """Make the channel; False if it is there already (perhaps since a moment ago)."""
+    now_us = clock.time_ns() // 1000
+    file = ChannelFile(name=name, incarnation=new_incarnation(), created=from_us(now_us), settings=settings)
+    built = root / "channels" / f".new-{name}-{os.getpid()}-{secrets.token_hex(4)}"
+    target = channel_path(root, name)
+    try:
+        partition = built / "0"
+        partition.mkdir(parents=True)
+        disk.close(disk.open(path_of(partition, 0), os.O_CREAT | os.O_WRONLY))
+        Head.create(partition / "head", disk, boot, Fields(created_us=now_us))
+        disk.sync_directory(partition)
+        data = msgspec.json.format(_encode(file), indent=1) + b"\n"
+        disk.replace_file(built / "channel.json", data)
+        disk.rename(built, target)
+        disk.sync_directory(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            disk.remove_tree(built)
+        if (target / "channel.json").exists():
+            return False
+        raise explain(error, f"cannot create channel '{name}'") from error
+    return True
+
+
+def mark_deleted(directory: Path, disk: Disk) -> None:
+    """Tell every process that has this partition open. The caller holds its append lock."""
+    head = Head(directory / "head", disk)
+    try:
+        fields = head.load()
+        head.store(*fields._replace(flags=fields.flags | DELETED))
+    finally:
+        head.close()
+
+
+def move_to_trash(root: Path, path: Path, disk: Disk) -> None:
+    """Take a directory out of the way in one step, then remove it."""
+    trash = root / "trash"
+    trash.mkdir(exist_ok=True)
+    grave = trash / f"{path.name}-{secrets.token_hex(6)}"
+    disk.rename(path, grave)
+    disk.sync_directory(path.parent)
+    with contextlib.suppress(OSError):  # recovery empties the trash
+        disk.remove_tree(grave)

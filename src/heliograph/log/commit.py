@@ -1,0 +1,201 @@
+"""Group commit: one write and one sync for everybody who is waiting.
+
+Publishers queue their groups. The first to come leads: it takes the whole queue, appends it with one write,
+syncs once, and tells the others. Who came meanwhile forms the next group, led by its first member. Nobody waits
+for a timer, and a single publisher never changes threads::
+
+    idle ──submit──▶ leading (by the publisher's thread, or the committer's for asyncio)
+    leading ──group durable, queue empty──▶ idle
+    leading ──group durable, queue not empty──▶ leading (by the first of the queue)
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable, Sequence
+
+from heliograph.errors import Busy, HeliographError, OutcomeUnknown
+from heliograph.limits import GROUP_BYTES_MAX
+from heliograph.log.partition import Evicted, Group, Partition
+
+
+class Ticket(Group):
+    """A group on its way to the disk: resolves when it is durable."""
+
+    __slots__ = ("_done", "_lock", "callback", "error", "size")
+
+    def __init__(
+        self,
+        bodies: Sequence[bytes],
+        crcs: Sequence[int],
+        now_us: int,
+        *,
+        atomic: bool = False,
+        callback: Callable[[list[Ticket]], None] | None = None,
+    ) -> None:
+        super().__init__(bodies, crcs, now_us, atomic=atomic)
+        self.size = sum(map(len, bodies))
+        self.error: BaseException | None = None
+        self.callback = callback
+        self._done = False
+        self._lock: _thread.LockType | None = None
+
+    def prepare_to_wait(self) -> None:
+        self._done, self.error = False, None  # it may have been refused before by a partition just closed
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def wait(self) -> bool:
+        """Wait until it is durable (True) or until this thread shall lead (False)."""
+        assert self._lock is not None
+        self._lock.acquire()
+        return self._done
+
+    def lead(self) -> None:
+        assert self._lock is not None
+        self._lock.release()
+
+    def resolve(self, error: BaseException | None) -> None:
+        self.error = error
+        self._done = True
+        if self._lock is not None:
+            self._lock.release()
+
+
+class GroupCommit:
+    """The queue in front of one partition."""
+
+    def __init__(
+        self, partition: Partition, *, always: bool, pending_bytes_max: int, start_leader: Callable[[GroupCommit], None]
+    ) -> None:
+        self.partition = partition
+        self._always = always
+        self._pending_bytes_max = pending_bytes_max
+        self._start_leader = start_leader
+        self._mutex = threading.Lock()
+        self._room = threading.Condition(self._mutex)
+        self._queue: list[Ticket] = []
+        self._leading = False
+        self._waiting_for_room = 0
+        self._closed = False
+        self.pending_bytes = 0
+        self.refused = 0
+
+    def commit(self, ticket: Ticket, wait_s: float) -> None:
+        """Append and sync from this thread; returns when it is durable."""
+        ticket.prepare_to_wait()
+        if not self._join(ticket, wait_s):
+            while not ticket.wait():
+                self.lead(ticket)
+        else:
+            self.lead(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue for the committer thread; the ticket's callback is called from there."""
+        if self._join(ticket, 0.0):
+            self._start_leader(self)
+
+    def _join(self, ticket: Ticket, wait_s: float) -> bool:
+        """Queue the ticket, within the bound; whether its owner has to lead."""
+        with self._mutex:
+            if self._closed:
+                raise Evicted(str(self.partition.place.directory))
+            if self.pending_bytes and self.pending_bytes + ticket.size > self._pending_bytes_max:
+                self._wait_for_room(ticket, wait_s)
+            self.pending_bytes += ticket.size
+            self._queue.append(ticket)
+            if self._leading:
+                return False
+            self._leading = True
+            return True
+
+    def _wait_for_room(self, ticket: Ticket, wait_s: float) -> None:
+        def fits() -> bool:
+            return not self.pending_bytes or self.pending_bytes + ticket.size <= self._pending_bytes_max
+
+        self._waiting_for_room += 1
+        try:
+            room = wait_s > 0 and self._room.wait_for(fits, wait_s)
+        finally:
+            self._waiting_for_room -= 1
+        if not room:
+            self.refused += 1
+            raise Busy(
+                f"{self.pending_bytes} bytes wait for the disk already (publishing.pending_bytes_max is "
+                f"{self._pending_bytes_max}). Nothing was published: slow down, or publish with wait=SECONDS."
+            )
+
+    def close_if_idle(self) -> bool:
+        """Close the partition if nobody is using it just now."""
+        with self._mutex:
+            if self._leading or self._queue:
+                return False
+            self._closed = self.partition.close_if_idle()
+            return self._closed
+
+    def lead(self, own: Ticket | None) -> None:
+        """Commit what is queued; then hand over to the first who came meanwhile.
+
+        The committer (``own`` is None) goes on until the queue is empty or a thread can take over.
+        """
+        leading = True
+        while leading:
+            group: list[Ticket] = []
+            error: BaseException | None = OutcomeUnknown("publishing was interrupted; it may or may not have been stored")
+            try:
+                group = self._take()
+                error = self._carry_out(group)
+            finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
+                self._resolve(group, error)
+                leading = self._hand_over(group, own)
+
+    def _resolve(self, group: list[Ticket], error: BaseException | None) -> None:
+        """Tell everybody. Tickets of one event loop share their callback: it is called once, with all of them."""
+        calls: dict[Callable[[list[Ticket]], None], list[Ticket]] = {}
+        for ticket in group:
+            ticket.resolve(error)
+            if ticket.callback is not None:
+                calls.setdefault(ticket.callback, []).append(ticket)
+        for callback, tickets in calls.items():
+            callback(tickets)
+
+    def _hand_over(self, group: list[Ticket], own: Ticket | None) -> bool:
+        """Whether the present leader has to lead once more."""
+        with self._mutex:
+            self.pending_bytes -= sum([ticket.size for ticket in group])
+            if self._waiting_for_room:
+                self._room.notify_all()
+            if not self._queue:
+                self._leading = False
+                return False
+            heir = self._queue[0]
+        if heir.callback is None:
+            heir.lead()
+            return False
+        if own is None:
+            return True
+        self._start_leader(self)
+        return False
+
+    def _take(self) -> list[Ticket]:
+        with self._mutex:
+            total, count = 0, 0
+            for ticket in self._queue:
+                total += ticket.size
+                if count and total > GROUP_BYTES_MAX:
+                    break
+                count += 1
+            group, self._queue = self._queue[:count], self._queue[count:]
+            return group
+
+    def _carry_out(self, group: list[Ticket]) -> BaseException | None:
+        try:
+            mark = self.partition.append(group)
+            if self._always:
+                self.partition.sync(mark)
+        except (HeliographError, OSError) as error:
+            return error
+        return None

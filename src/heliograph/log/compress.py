@@ -1,0 +1,177 @@
+"""Sealed segments as zstd: independent frames of at most 1 MiB, cut at index entries.
+
+    BASE.jsonl.zst   frame, frame, …: `zstdgrep` and `zstd -dc` read it as one file
+    BASE.frames      derived, 32 bytes per frame:  Q position, Q length (uncompressed)  Q position, Q length (in the file)
+
+The index keeps its uncompressed positions. The compressed file is written aside, read back and compared, synced,
+and renamed; only then is the plain one removed. If both exist the compressed one is complete and wins.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from heliograph.disk import Disk
+from heliograph.errors import Damaged
+from heliograph.limits import FRAME_BYTES_MAX
+from heliograph.log import segments
+from heliograph.log.index import Entry
+
+_FRAME: Final = struct.Struct("<4Q")
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
+class CompressedSegment:
+    """Reads a compressed segment by uncompressed positions; keeps the frame it used last."""
+
+    def __init__(self, directory: Path, base: int, disk: Disk) -> None:
+        self.base = base
+        self._disk = disk
+        self._path = segments.path_of(directory, base, segments.COMPRESSED)
+        self._fd = disk.open(self._path, os.O_RDONLY)
+        self.inode = disk.fstat(self._fd).st_ino
+        try:
+            self._frames = self._load(segments.path_of(directory, base, segments.FRAMES))
+        except BaseException:
+            disk.close(self._fd)
+            raise
+        self._starts = [frame[0] for frame in self._frames]
+        self._cached: tuple[int, bytes] = (-1, b"")
+
+    def _load(self, path: Path) -> list[tuple[int, int, int, int]]:
+        size = self._disk.fstat(self._fd).st_size
+        with contextlib.suppress(FileNotFoundError):
+            data = self._disk.read_file(path)
+            if len(data) % _FRAME.size == 0:
+                frames = list(_FRAME.iter_unpack(data))
+                if frames and frames[-1][2] + frames[-1][3] == size:
+                    return frames
+        frames = self._walk()
+        with contextlib.suppress(OSError):
+            self._disk.replace_file(path, b"".join(_FRAME.pack(*frame) for frame in frames), sync_names=False)
+        return frames
+
+    def _walk(self) -> list[tuple[int, int, int, int]]:
+        """Find the frames by decompressing the whole file."""
+        frames: list[tuple[int, int, int, int]] = []
+        at = position = 0
+        size = self._disk.fstat(self._fd).st_size
+        while at < size:
+            decompressor = _zstd().ZstdDecompressor()
+            data = self._disk.read_range(self._fd, 2 * FRAME_BYTES_MAX, at)
+            length = len(decompressor.decompress(data))
+            while not decompressor.eof:
+                more = self._disk.read_range(self._fd, 2 * FRAME_BYTES_MAX, at + len(data))
+                if not more:
+                    raise Damaged(f"{self._path} ends inside a frame")
+                length += len(decompressor.decompress(more))
+                data += more
+            used = len(data) - len(decompressor.unused_data)
+            frames.append((position, length, at, used))
+            at, position = at + used, position + length
+        return frames
+
+    def size(self) -> int:
+        return self._frames[-1][0] + self._frames[-1][1] if self._frames else 0
+
+    def read(self, position: int, length: int) -> bytes:
+        parts: list[bytes] = []
+        number = bisect.bisect_right(self._starts, position) - 1
+        while length > 0 and 0 <= number < len(self._frames):
+            data = self._frame(number)
+            start = position - self._frames[number][0]
+            piece = data[start : start + length]
+            if not piece:
+                break
+            parts.append(piece)
+            position, length, number = position + len(piece), length - len(piece), number + 1
+        return b"".join(parts)
+
+    def _frame(self, number: int) -> bytes:
+        if self._cached[0] != number:
+            _, length, at, stored = self._frames[number]
+            try:
+                data = _zstd().decompress(self._disk.read_range(self._fd, stored, at))
+            except Exception:  # a damaged frame reads as empty bytes: line checksums then report it
+                data = b"\0" * length
+            self._cached = (number, data.ljust(length, b"\0")[:length])
+        return self._cached[1]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Disk, level: int = 3) -> int:
+    """Compress a sealed segment whose index is verified; returns the bytes saved."""
+    plain = segments.path_of(directory, base)
+    target = segments.path_of(directory, base, segments.COMPRESSED)
+    reader = segments.PlainSegment(directory, base, disk)
+    temporary = f"{target}.tmp-{os.getpid()}"
+    try:
+        frames = _write_frames(reader, entries, temporary, disk, level)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    finally:
+        size = reader.size()
+        reader.close()
+    disk.replace_file(
+        segments.path_of(directory, base, segments.FRAMES),
+        b"".join(_FRAME.pack(*frame) for frame in frames),
+        sync_names=False,
+    )
+    disk.rename(temporary, target)
+    disk.sync_directory(directory)
+    disk.unlink(plain)
+    return size - disk.stat(target).st_size
+
+
+def _write_frames(
+    reader: segments.PlainSegment, entries: list[Entry], path: str, disk: Disk, level: int
+) -> list[tuple[int, int, int, int]]:
+    zstd = _zstd()
+    frames: list[tuple[int, int, int, int]] = []
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        at = 0
+        for low, high in _cuts(entries):
+            data = reader.read(low, high - low)
+            stored = zstd.compress(data, level)
+            disk.write_all(fd, stored)
+            if zstd.decompress(disk.read_range(fd, len(stored), at)) != data:
+                raise Damaged(f"{path} does not read back as it was written; the plain segment is kept")
+            frames.append((low, high - low, at, len(stored)))
+            at += len(stored)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    return frames
+
+
+def _cuts(entries: list[Entry]) -> list[tuple[int, int]]:
+    """Byte ranges of whole entries, at most FRAME_BYTES_MAX each (a larger entry stands alone)."""
+    cuts: list[tuple[int, int]] = []
+    low = 0
+    for entry in entries:
+        if entry.end - low > FRAME_BYTES_MAX and entry.position > low:
+            cuts.append((low, entry.position))
+            low = entry.position
+    if entries and entries[-1].end > low:
+        cuts.append((low, entries[-1].end))
+    return cuts

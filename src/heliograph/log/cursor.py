@@ -1,0 +1,297 @@
+"""Reading a log: verified chunks of stored bytes, in order, at constant cost whatever the history.
+
+A chunk ends at an index entry or at the limit given by the head; both name the segment's checksum up to there,
+so a chunk of a thousand lines is checked in one pass. If it does not match, the segment is opened anew (it may
+have been redacted, compressed or repaired meanwhile); if it still does not, each line's own checksum decides
+and what is damaged is reported as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import google_crc32c
+
+from heliograph.disk import Disk
+from heliograph.errors import Damaged
+from heliograph.limits import CHUNK_BYTES
+from heliograph.log import index, lines, recovery, segments
+from heliograph.log.partition import Limit
+
+_extend = google_crc32c.extend
+
+
+class Missing(NamedTuple):
+    """Offsets that cannot be read any more."""
+
+    first: int
+    next: int
+    reason: str
+
+
+class Chunk(NamedTuple):
+    """Stored lines and the offsets they cover."""
+
+    first: int
+    next: int
+    data: bytes  # whole lines, newline-terminated; an empty or blank line carries no message
+    numbered: list[tuple[int, bytes]] | None  # after damage: the intact lines with their offsets
+    missing: list[Missing]
+    append_us: int
+    place: tuple[int, int, int]  # segment, position and checksum after it
+
+
+class Log(Protocol):
+    """What a cursor asks of a partition."""
+
+    place: recovery.Place
+
+    def limit(self) -> Limit: ...
+
+
+class _Place(NamedTuple):
+    """Where a cursor stands in its segment, and the segment's checksum up to there."""
+
+    position: int
+    crc: int
+
+
+class _Checkpoint(NamedTuple):
+    """A place whose checksum is known."""
+
+    end: int
+    next: int
+    crc: int
+    append_us: int
+
+
+class LogCursor:
+    """Reads one partition from an offset on. Belongs to one thread."""
+
+    def __init__(self, log: Log, offset: int, disk: Disk) -> None:
+        self.offset = offset
+        self._log = log
+        self._directory: Path = log.place.directory
+        self._disk = disk
+        self._segment: segments.SegmentReader | None = None
+        self._index: index.IndexFile | None = None
+        self._place = _Place(0, 0)
+        self._sealed_size = -1
+        self._lost = False
+
+    def seek(self, offset: int) -> None:
+        """Continue somewhere else."""
+        if offset != self.offset:
+            self.offset = offset
+            self.close()
+
+    def skip(self, offset: int, place: tuple[int, int, int]) -> None:
+        """Continue where another cursor of this log stood after reading: its segment, position and checksum."""
+        self.offset = offset
+        base, position, crc = place
+        if self._segment is not None and self._segment.base == base:
+            self._place = _Place(position, crc)
+        else:
+            self._lost = True
+
+    def read(self) -> Chunk | None:
+        """The next chunk, None when there is nothing new."""
+        limit = self._log.limit()
+        if self.offset >= limit.next:
+            return None
+        if self.offset < limit.first:
+            return self._trimmed(limit.first)
+        try:
+            return self._read(limit)
+        except FileNotFoundError:  # retention or compression was quicker: look again
+            self.close()
+            limit = self._log.limit()
+            return self._trimmed(limit.first) if self.offset < limit.first else self._read(limit)
+
+    def _trimmed(self, first: int) -> Chunk:
+        gap = Missing(self.offset, first, "deleted by retention before it was read")
+        self.seek(first)
+        return Chunk(gap.first, gap.next, b"", None, [gap], 0, (-1, 0, 0))
+
+    def _read(self, limit: Limit) -> Chunk:
+        if self._segment is None or self._lost:
+            self.close()
+            self._locate()
+        goal = self._goal(limit)
+        if goal is None:  # the end of a sealed segment
+            self.close()
+            self._locate()
+            goal = self._goal(limit)
+        if goal is None:
+            raise Damaged(f"{self._directory}: no segment holds offset {self.offset}; run 'helio verify'")
+        data, crc = self._take(goal)
+        if crc != goal.crc or len(data) != goal.end - self._place.position:
+            return self._doubt(limit)
+        return self._advance(goal, data, None, [])
+
+    def _take(self, goal: _Checkpoint) -> tuple[bytes, int]:
+        assert self._segment is not None
+        data = self._segment.read(self._place.position, goal.end - self._place.position)
+        return data, _extend(self._place.crc, data)
+
+    def _advance(
+        self, goal: _Checkpoint, data: bytes, numbered: list[tuple[int, bytes]] | None, missing: list[Missing]
+    ) -> Chunk:
+        assert self._segment is not None
+        place = (self._segment.base, goal.end, goal.crc)
+        chunk = Chunk(self.offset, goal.next, data, numbered, missing, goal.append_us, place)
+        self._place = _Place(goal.end, goal.crc)
+        self.offset = goal.next
+        return chunk
+
+    # -- where to read ----------------------------------------------------------------------------------------
+
+    def _goal(self, limit: Limit) -> _Checkpoint | None:
+        """How far the next chunk goes; None at the end of a sealed segment."""
+        assert self._segment is not None and self._index is not None
+        position = self._place.position
+        if self._segment.base == limit.base:
+            end = _Checkpoint(limit.end, limit.next, limit.crc, limit.append_us)
+        else:
+            sealed = self._sealed_end()
+            if sealed is None or position >= sealed.end:
+                return None
+            end = sealed
+        if end.end - position <= CHUNK_BYTES:
+            return end
+        return self._entry_goal(position, end)
+
+    def _entry_goal(self, position: int, end: _Checkpoint) -> _Checkpoint:
+        assert self._index is not None
+        self._index.refresh()
+        number = self._index.last_where(lambda entry: entry.end <= position + CHUNK_BYTES)
+        entry = self._index.entry(number) if number >= 0 else None
+        if entry is None or entry.end <= position:  # one batch larger than a chunk
+            entry = self._index.entry(number + 1)
+        if entry is None or entry.end > end.end or entry.end <= position:
+            return end
+        return _Checkpoint(entry.end, entry.next, entry.crc, entry.append_us)
+
+    def _sealed_end(self) -> _Checkpoint | None:
+        assert self._segment is not None and self._index is not None
+        if self._sealed_size < 0:
+            self._sealed_size = self._segment.size()
+            self._index.refresh()
+        last = self._index.entry(self._index.count - 1) if self._index.count else None
+        if last is None or last.end != self._sealed_size:
+            if not self._sealed_size:
+                return None
+            last = self._rebuild_index()[-1]
+        return _Checkpoint(last.end, last.next, last.crc, last.append_us)
+
+    def _locate(self) -> None:
+        """Open the segment that holds the offset, at the line of the offset."""
+        known = segments.bases(self._directory, self._disk)
+        fitting = [base for base in known if base <= self.offset]
+        if not fitting:
+            raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}")
+        base = fitting[-1]
+        self._segment = segments.open_segment(self._directory, base, self._disk)
+        self._sealed_size = -1
+        try:
+            self._index = index.IndexFile(segments.path_of(self._directory, base, segments.INDEX), base, self._disk)
+        except FileNotFoundError:
+            self._rebuild_index()
+        self._place = self._find(base)
+        self._lost = False
+
+    def _find(self, base: int) -> _Place:
+        """Byte place of the line numbered ``offset``: an index entry, then newlines counted from there."""
+        assert self._segment is not None and self._index is not None
+        before, entry = self._entries_around()
+        start = _Place(before.end, before.crc) if before else _Place(0, 0)
+        skip = self.offset - (before.next if before else base)
+        if skip <= 0:
+            return start
+        data = self._segment.read(start.position, entry.length if entry else self._rest(start.position))
+        if data.count(b"\n") < skip or (entry and data.count(b"\n") != entry.count):
+            return _Place(start.position, start.crc ^ 1)  # damaged: a checksum that cannot match makes it doubted
+        at = -1
+        for _ in range(skip):
+            at = data.find(b"\n", at + 1)
+        return _Place(start.position + at + 1, _extend(start.crc, data[: at + 1]))
+
+    def _entries_around(self) -> tuple[index.Entry | None, index.Entry | None]:
+        """The last index entry wholly before the offset, and the one that holds it."""
+        assert self._index is not None
+        self._index.refresh()
+        number = self._index.last_where(lambda entry: entry.next <= self.offset)
+        before = self._index.entry(number) if number >= 0 else None
+        return before, self._index.entry(number + 1)
+
+    def _rest(self, position: int) -> int:
+        assert self._segment is not None
+        return max(0, self._segment.size() - position)
+
+    def _rebuild_index(self) -> list[index.Entry]:
+        """Make the index of a sealed segment again; in memory only where the directory cannot be written."""
+        assert self._segment is not None
+        entries = build_index(self._segment, self._log.place, self._disk)
+        path = segments.path_of(self._directory, self._segment.base, segments.INDEX)
+        if self._index is not None:
+            self._index.close()
+        data = b"".join(index.encode(entry) for entry in entries)
+        with contextlib.suppress(OSError):
+            self._disk.replace_file(path, data, sync_names=False)
+        self._index = index.IndexFile(path, self._segment.base, self._disk)
+        return entries
+
+    # -- damage -----------------------------------------------------------------------------------------------
+
+    def _doubt(self, limit: Limit) -> Chunk:
+        """The checksum does not match: look once more from scratch, then line by line.
+
+        Damage must not cost more than itself: the index entry that the offset lies in is checked alone.
+        """
+        self.close()
+        self._locate()
+        goal = self._goal(limit)
+        assert goal is not None
+        data, crc = self._take(goal)
+        if crc == goal.crc:
+            return self._advance(goal, data, None, [])
+        assert self._segment is not None
+        before, entry = self._entries_around()
+        if entry is not None and entry.end <= goal.end:
+            goal = _Checkpoint(entry.end, entry.next, entry.crc, entry.append_us)
+        start, first = (before.end, before.next) if before else (0, self._segment.base)
+        place = self._log.place
+        data = self._segment.read(start, goal.end - start)
+        found = lines.sort_out(data, first, place.station, place.number, goal.next)
+        wanted = [(offset, line) for offset, line in found.lines if self.offset <= offset < goal.next]
+        missing = [
+            Missing(max(low, self.offset), high, "damaged on disk") for low, high, _ in found.missing if high > self.offset
+        ]
+        return self._advance(goal, data, wanted, missing)
+
+    def close(self) -> None:
+        """Free the files. The cursor can go on: it opens them again."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+
+def build_index(segment: segments.SegmentReader, place: recovery.Place, disk: Disk) -> list[index.Entry]:
+    """Index entries of a sealed segment from its lines alone."""
+    peak_us, append_us = recovery.last_peak(place.directory, segment.base, disk)
+    builder = recovery.IndexBuilder(segment.base, [], peak_us, append_us)
+    left, position, size = b"", 0, segment.size()
+    while position < size:
+        data = segment.read(position, CHUNK_BYTES * 4)
+        if not data:
+            break
+        position += len(data)
+        left = builder.add_all(left + data)
+    if left:
+        builder.add(left, left.count(b"\n") + (0 if left.endswith(b"\n") else 1))
+    return builder.entries

@@ -1,0 +1,267 @@
+"""A station's data directory: whose it is, who has it open, and recovery before anybody uses it.
+
+    DATA/station.json     {"format":1,"name":"host1","machine":…,"inode":…,"created":…}
+    DATA/open.lock        held shared by every process that has the directory open
+    DATA/recover.lock     held for a moment while opening; whoever then gets open.lock alone recovers
+    DATA/unsynced         there while some process may show readers what a power cut would take back
+
+A channel gets a new incarnation when its bytes may have been seen and lost: the directory was copied, restored
+or moved (inode, machine), or the power failed (boot id) while ``unsynced`` was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from heliograph import disk as disks
+from heliograph.clock import Clock, from_us
+from heliograph.disk import Disk, explain
+from heliograph.errors import Busy, ConfigError, Damaged, InvalidName, NotFound, ReadOnly, UnsupportedFormat, WrongStation
+from heliograph.log import channel, recovery, redact, segments
+from heliograph.log.audit import Audit
+from heliograph.log.head import Fields, Head, TornHead
+from heliograph.log.locks import FileLock
+from heliograph.names import check_name
+
+FORMAT: Final = 1
+
+
+class StationFile(msgspec.Struct, kw_only=True):
+    """station.json."""
+
+    format: int = FORMAT
+    name: str
+    machine: str = ""
+    inode: int = 0
+    created: datetime
+
+
+_decode = msgspec.json.Decoder(StationFile).decode
+
+
+class DataDirectory:
+    """An opened data directory."""
+
+    def __init__(
+        self, root: Path, name: str | None, disk: Disk, clock: Clock, audit: Audit, *,
+        read_only: bool = False, single_process: bool = False, timeout_s: float = 30.0,
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.read_only = read_only
+        self.boot = disks.boot_id()
+        self._disk = disk
+        self._clock = clock
+        self._audit = audit
+        self._timeout_s = timeout_s
+        self._open_lock: FileLock | None = None
+        self._unsynced_noted = False
+        if not read_only:
+            self._prepare()
+        kind = disks.network_file_system(root) if root.exists() else None
+        if kind and not single_process and not read_only:
+            raise ConfigError(
+                f"{root} is on a network file system ({kind}), where locks and shared memory cannot be relied on. "
+                "Use a local disk, or set storage.single_process if only one process will ever open it."
+            )
+        self.station = self._read_only_open(name) if read_only else self._open(name)
+
+    def _prepare(self) -> None:
+        try:
+            for part in ("channels", "subscriptions"):
+                (self.root / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain(error, f"cannot prepare {self.root}") from error
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    def _open(self, name: str | None) -> StationFile:
+        try:
+            recover_lock = FileLock(self.root / "recover.lock", self._disk)
+        except OSError as error:
+            raise explain(error, f"cannot open {self.root}") from error
+        try:
+            self._wait_exclusive(recover_lock)
+            station = self._load(name) or self._create(name)
+            self._open_lock = FileLock(self.root / "open.lock", self._disk)
+            if self._open_lock.try_exclusive():
+                station = self._recover(station)
+            self._open_lock.shared()
+        except OSError as error:
+            raise explain(error, f"cannot open {self.root}") from error
+        finally:
+            recover_lock.release()
+        return station
+
+    def _wait_exclusive(self, lock: FileLock) -> None:
+        deadline = self._clock.monotonic() + self._timeout_s
+        while not lock.try_exclusive():
+            if self._clock.monotonic() > deadline:
+                raise Busy(f"{self.root} is being recovered by another process for more than {self._timeout_s:g} s")
+            self._clock.sleep(0.002)
+
+    def _read_only_open(self, name: str | None) -> StationFile:
+        station = self._load(name)
+        if station is None:
+            raise NotFound(f"{self.root} holds no station; 'helio init' makes one")
+        with contextlib.suppress(OSError):  # a read-only medium may have no lock file: then nobody writes either
+            self._open_lock = FileLock(self.root / "open.lock", self._disk, create=False)
+            self._open_lock.shared()
+        return station
+
+    def _load(self, name: str | None) -> StationFile | None:
+        path = self.root / "station.json"
+        try:
+            station = _decode(self._disk.read_file(path))
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup.") from None
+        if station.format > FORMAT:
+            raise UnsupportedFormat(
+                f"{self.root} was written in format {station.format}; this Heliograph knows up to {FORMAT}. Upgrade it."
+            )
+        if name is not None and name != station.name:
+            raise WrongStation(
+                f"{self.root} belongs to station '{station.name}', not '{name}'. "
+                "Use its name, or another directory (a station's name is part of every message it published)."
+            )
+        return station
+
+    def _create(self, name: str | None) -> StationFile:
+        station = StationFile(
+            name=check_name(name or _host_name(), "station"),
+            machine=disks.machine_id(),
+            inode=self._disk.stat(self.root).st_ino,
+            created=from_us(self._clock.time_ns() // 1000),
+        )
+        self._save(station)
+        return station
+
+    def _save(self, station: StationFile) -> None:
+        data = msgspec.json.format(msgspec.json.encode(station), indent=1) + b"\n"
+        self._disk.replace_file(self.root / "station.json", data)
+
+    # -- recovery, alone in the directory --------------------------------------------------------------------
+
+    def _recover(self, station: StationFile) -> StationFile:
+        moved = self._moved(station)
+        rebooted = False
+        for name in channel.names(self.root, self._disk):
+            for directory in self._partitions(name):
+                rebooted |= self._recover_partition(station.name, name, directory)
+        unsynced = self.root / "unsynced"
+        if moved or (rebooted and unsynced.exists()):
+            self._renew_all("the directory was copied, restored or moved" if moved else "a power cut may have taken messages back")
+        if moved:
+            station = msgspec.structs.replace(
+                station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino
+            )
+            self._save(station)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(unsynced)
+        self._sweep()
+        return station
+
+    def _moved(self, station: StationFile) -> bool:
+        machine = disks.machine_id()
+        return station.inode != self._disk.stat(self.root).st_ino or bool(machine and station.machine and station.machine != machine)
+
+    def _partitions(self, name: str) -> list[Path]:
+        path = channel.channel_path(self.root, name)
+        return [path / entry for entry in sorted(self._disk.listdir(path)) if entry.isdigit()]
+
+    def place(self, name: str, number: int, station: str) -> recovery.Place:
+        return recovery.Place(
+            channel.channel_path(self.root, name) / str(number), station, number,
+            self.root / "quarantine" / name / str(number),
+        )  # fmt: skip
+
+    def _recover_partition(self, station: str, name: str, directory: Path) -> bool:
+        """Bring one partition's head up to date; whether it dates from before this boot (or is lost)."""
+        place = self.place(name, int(directory.name), station)
+        redact.finish(place, self._disk)
+        fields, known = self._head_fields(directory)
+        if fields is not None and known:
+            with contextlib.suppress(FileNotFoundError):
+                if self._disk.stat(segments.path_of(directory, fields.base)).st_size == fields.written:
+                    return False
+        report = recovery.recover(place, self._disk, fields if known else None, self._clock.time_ns() // 1000)
+        fresh = report.fields
+        if known and fields is not None and fresh.next < fields.next:
+            self._renew(name, f"partition {directory.name} ends at {fresh.next}, it ended at {fields.next}")
+        if fields is not None:
+            fresh = fresh._replace(generation=fields.generation + 1)
+        Head.create(directory / "head", self._disk, self.boot, fresh)
+        if report.missing:
+            self._audit.write("damage", channel=name, partition=int(directory.name), missing=report.missing)
+        return not known
+
+    def _head_fields(self, directory: Path) -> tuple[Fields | None, bool]:
+        """What the head says, and whether it may be believed."""
+        try:
+            head = Head(directory / "head", self._disk)
+        except (FileNotFoundError, TornHead, ValueError):
+            return None, False
+        try:
+            return head.load(), head.trusted(self.boot, self._disk)
+        except TornHead:
+            return None, False
+        finally:
+            head.close()
+
+    def _renew_all(self, why: str) -> None:
+        for name in channel.names(self.root, self._disk):
+            self._renew(name, why)
+
+    def _renew(self, name: str, why: str) -> None:
+        file = channel.load(self.root, name, self._disk)
+        fresh = msgspec.structs.replace(file, incarnation=channel.new_incarnation())
+        channel.save(self.root, fresh, self._disk)
+        self._audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
+
+    def _sweep(self) -> None:
+        """Remove what a crash left half made or half removed."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in self._disk.listdir(self.root / "trash"):
+                self._disk.remove_tree(self.root / "trash" / entry)
+        for entry in self._disk.listdir(self.root / "channels"):
+            if entry.startswith(".new-"):
+                self._disk.remove_tree(self.root / "channels" / entry)
+
+    # -- while it is open -----------------------------------------------------------------------------------
+
+    def note_unsynced(self) -> None:
+        """Before the first append that readers may see unsynced: say so, durably."""
+        if not self._unsynced_noted:
+            if self.read_only:
+                raise ReadOnly(f"{self.root} was opened with read_only=True")
+            self._disk.replace_file(self.root / "unsynced", b"")
+            self._unsynced_noted = True
+
+    def close(self) -> None:
+        """Everything is synced. The last one out says that nothing is left unsynced."""
+        if self._open_lock is None:
+            return
+        if not self.read_only and self._unsynced_noted and self._open_lock.try_exclusive():
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self.root / "unsynced")
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self._open_lock is not None:
+            self._open_lock.release()
+            self._open_lock = None
+
+
+def _host_name() -> str:
+    name = os.uname().nodename.split(".")[0]
+    try:
+        return check_name(name, "station")
+    except InvalidName:
+        return "station"

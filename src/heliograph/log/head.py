@@ -1,0 +1,134 @@
+"""The head of a log: where it ends, in memory shared by every process.
+
+The file is 4096 bytes, written once with zeros (a sparse page on a full disk would be SIGBUS), never truncated
+and never replaced while a station is open::
+
+    0    8s  magic b"HELIOHD1"
+    8   16s  boot id, and
+    24   Q   inode of this file: if either differs, nothing below is trusted
+    64   Q   sequence: odd while the fields are being written
+    72       the fields (see FIELDS), little-endian
+    +    I   crc32c of the fields
+    512  Q   news wanted until (monotonic ns): a reader in some process waits
+    520  Q   lock wanted until (monotonic ns): a process waits for the append lock
+    528  Q   process id of the lock's last holder, to name it in an error
+
+The fields are written under the append lock only. They are read without it: the sequence detects a tear where
+stores become visible in order (x86), the checksum where they do not (ARM).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from heliograph.disk import Disk
+from heliograph.limits import HEAD_READ_TRIES
+
+SIZE: Final = 4096
+MAGIC: Final = b"HELIOHD1"
+FENCED: Final = 1
+DELETED: Final = 2
+
+_IDENTITY: Final = struct.Struct("<8s16sQ")
+_FIELDS: Final = struct.Struct("<16QII")
+_AT: Final = 64
+_FIELDS_AT: Final = _AT + 8
+_SUM_AT: Final = _FIELDS_AT + _FIELDS.size
+_END: Final = _SUM_AT + 4
+NEWS_WANTED: Final = 512 // 8
+LOCK_WANTED: Final = 520 // 8
+LOCK_HOLDER: Final = 528 // 8
+_SEQUENCE: Final = _AT // 8
+
+_crc = google_crc32c.value
+
+
+class Fields(NamedTuple):
+    """What the head says, in the order in which it is stored."""
+
+    base: int = 0  # first offset of the active segment, which is its name
+    next: int = 0  # the offset that the next message gets
+    written: int = 0  # bytes of the active segment that are written
+    synced: int = 0  # bytes of it that are known to be on disk
+    synced_next: int = 0  # the offset that belongs to `synced`
+    first: int = 0  # the smallest offset that retention has left
+    index_count: int = 0  # entries in the active segment's index
+    open_first: int = 0  # the index entry being collected: its first offset,
+    open_position: int = 0  # its place in the segment,
+    open_min_us: int = 0  # its smallest
+    open_max_us: int = 0  # and largest event time
+    peak_us: int = 0  # largest event time in the log so far
+    append_us: int = 0  # time of the last append; never goes back
+    created_us: int = 0  # when the active segment was begun
+    generation: int = 0  # counts changes of channel.json
+    flags: int = 0  # FENCED, DELETED
+    crc: int = 0  # crc32c of the active segment up to `written`
+    synced_crc: int = 0  # and up to `synced`
+
+
+class TornHead(Exception):
+    """The fields cannot be read: their writer died in the middle, or is very slow."""
+
+
+class Head:
+    """One mapped head file."""
+
+    __slots__ = ("_map", "path", "words")
+
+    def __init__(self, path: Path, disk: Disk, *, writable: bool = True) -> None:
+        self.path = path
+        fd = disk.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            if disk.fstat(fd).st_size < SIZE:
+                raise TornHead(f"{path} is shorter than {SIZE} bytes")
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(fd, SIZE, access=access)
+        finally:
+            disk.close(fd)
+        self.words = memoryview(self._map).cast("Q")
+
+    @staticmethod
+    def create(path: Path, disk: Disk, boot: bytes, fields: Fields) -> None:
+        """Write a head file anew, in place if there is one: its inode may be mapped elsewhere."""
+        fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            identity = _IDENTITY.pack(MAGIC, boot, disk.fstat(fd).st_ino)
+            packed = _FIELDS.pack(*fields)
+            page = identity.ljust(_FIELDS_AT, b"\0") + packed + _crc(packed).to_bytes(4, "little")
+            disk.pwrite(fd, page.ljust(SIZE, b"\0"), 0)
+        finally:
+            disk.close(fd)
+
+    def trusted(self, boot: bytes, disk: Disk) -> bool:
+        """Whether this head was written since the last boot, in this very file."""
+        magic, wrote_boot, inode = _IDENTITY.unpack_from(self._map, 0)
+        return magic == MAGIC and wrote_boot == boot and inode == disk.stat(self.path).st_ino
+
+    def load(self) -> Fields:
+        """Read a consistent set of fields."""
+        words, mapped = self.words, self._map
+        for _ in range(HEAD_READ_TRIES):
+            before = words[_SEQUENCE]
+            data = mapped[_FIELDS_AT:_END]
+            if not before & 1 and before == words[_SEQUENCE] and _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
+                return Fields._make(_FIELDS.unpack_from(data))
+        raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
+
+    def store(self, *fields: int) -> None:
+        """Write the fields. Only with the append lock held."""
+        words = self.words
+        packed = _FIELDS.pack(*fields)
+        sequence = words[_SEQUENCE] | 1  # a dead writer may have left it odd
+        words[_SEQUENCE] = sequence
+        self._map[_FIELDS_AT:_END] = packed + _crc(packed).to_bytes(4, "little")
+        words[_SEQUENCE] = sequence + 1
+
+    def close(self) -> None:
+        self.words.release()
+        self._map.close()

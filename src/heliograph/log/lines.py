@@ -1,0 +1,146 @@
+"""The lines of a log: how one is finished under the lock, checked, and told from damage.
+
+A message's body is encoded outside the lock. What only the lock knows is spliced on under it::
+
+    {"specversion":"1.0", … ,"data":{…}                          the body, without its closing brace
+    ,"batch":"40/3"                                              only in an atomic batch: first offset / count
+    ,"origin":"host2.k3f9q2","originseq":"0/41"                  station.incarnation, partition/offset
+    ,"crc":"9a1c03f7"}\\n                                        crc32c of every byte of the line before it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+_extend = google_crc32c.extend
+_value = google_crc32c.value
+
+TAIL_BYTES_MAX: Final = 256 + 120
+"""What splicing adds to a body at the most: origin, its sequence, batch, checksum."""
+
+_CRC_AT: Final = -18  # -len(',"crc":"9a1c03f7"}')
+_ORIGIN: Final = re.compile(rb',"origin":"([^"\\]*)\.([0-9a-z]+)","originseq":"(\d+)/(\d+)"$')
+_BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
+
+
+def stamp(bodies: Sequence[bytes], crcs: Sequence[int], origin: bytes, partition: int, first: int) -> bytes:
+    """Finish bodies that stand for themselves into lines, the first at offset ``first``."""
+    place = b',"origin":"%b","originseq":"%d/' % (origin, partition)
+    if len(bodies) == 1:
+        tail = b'%b%d"' % (place, first)
+        return b'%b%b,"crc":"%08x"}\n' % (bodies[0], tail, _extend(crcs[0], tail))
+    return _finish(bodies, crcs, place, first)
+
+
+def stamp_batch(bodies: Sequence[bytes], crcs: Sequence[int], origin: bytes, partition: int, first: int) -> bytes:
+    """Finish the bodies of an atomic batch; a batch of one needs no mark."""
+    if len(bodies) == 1:
+        return stamp(bodies, crcs, origin, partition, first)
+    place = b',"batch":"%d/%d","origin":"%b","originseq":"%d/' % (first, len(bodies), origin, partition)
+    return _finish(bodies, crcs, place, first)
+
+
+def _finish(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
+    lines = []
+    push = lines.append
+    for body, crc in zip(bodies, crcs, strict=True):
+        tail = b'%b%d"' % (place, first)
+        push(b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail)))
+        first += 1
+    return b"".join(lines)
+
+
+def intact(line: bytes) -> bool:
+    """Whether a line (without its newline) carries the checksum of its own bytes.
+
+    >>> intact(stamp([b'{"id":"a"'], [_value(b'{"id":"a"')], b"host1.k3f9q2", 0, 7)[:-1])
+    True
+    >>> intact(b'{"id":"a"}')
+    False
+    """
+    if line[_CRC_AT:-10] != b',"crc":"' or line[-2:] != b'"}':
+        return False
+    return line[-10:-2] == b"%08x" % _value(line[:_CRC_AT])
+
+
+class Place(NamedTuple):
+    """Where a line says it was first published."""
+
+    station: str
+    incarnation: str
+    partition: int
+    offset: int
+
+
+def origin_of(line: bytes) -> Place | None:
+    """The origin spliced onto an intact line."""
+    found = _ORIGIN.search(line, max(0, len(line) - TAIL_BYTES_MAX), len(line) + _CRC_AT)
+    if not found:
+        return None
+    station, incarnation, partition, offset = found.groups()
+    return Place(station.decode("utf-8", "replace"), incarnation.decode(), int(partition), int(offset))
+
+
+def batch_of(line: bytes) -> tuple[int, int] | None:
+    """First offset and count of the atomic batch that an intact line belongs to."""
+    at = line.rfind(b',"origin":"', max(0, len(line) - TAIL_BYTES_MAX))
+    found = _BATCH.search(line, 0, at) if at > 0 else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+class Sorted(NamedTuple):
+    """A stretch of a log after its lines were checked one by one."""
+
+    lines: list[tuple[int, bytes]]  # offset and intact line, in order; redacted lines are left out
+    missing: list[tuple[int, int, bytes]]  # first, next, damaged bytes
+    next: int  # the offset after the stretch
+    whole: bool  # whether newlines alone still count the offsets correctly
+
+
+def sort_out(data: bytes, first: int, station: str, partition: int, expected_next: int | None = None) -> Sorted:
+    """Check every line of a stretch and give each intact one its offset.
+
+    Damage may eat newlines or make new ones. Lines published here carry their own offset and set the count
+    right again; otherwise a damaged piece is taken to be one line, and ``expected_next`` (from the index)
+    corrects what follows the last piece.
+    """
+    lines: list[tuple[int, bytes]] = []
+    missing: list[tuple[int, int, bytes]] = []
+    offset, whole = first, True
+    bad: list[bytes] = []
+    pieces = data.split(b"\n")
+    if pieces and not pieces[-1]:
+        pieces.pop()
+    for piece in pieces:
+        blank = not piece.strip(b" ")
+        if not blank and not intact(piece):
+            bad.append(piece)
+            continue
+        counted = offset + len(bad)
+        place = None if blank else origin_of(piece)
+        own = place.offset if place and place.station == station and place.partition == partition else counted
+        if bad:
+            actual = own if own >= offset else counted
+            whole = whole and actual == counted
+            if actual > offset:
+                missing.append((offset, actual, b"\n".join(bad)))
+            offset, bad = actual, []
+        if not blank:
+            lines.append((offset, piece))
+        offset += 1
+    if bad:
+        counted = offset + len(bad)
+        actual = counted if expected_next is None else max(expected_next, offset)
+        whole = whole and actual == counted
+        missing.append((offset, actual, b"\n".join(bad)))
+        offset = actual
+    elif expected_next is not None and offset != expected_next:
+        whole = False
+        if expected_next > offset:
+            missing.append((offset, expected_next, b""))
+            offset = expected_next
+    return Sorted(lines, missing, offset, whole)

@@ -1,0 +1,86 @@
+"""How readers learn that a log grew, in this process and in others.
+
+In this process: a lock per waiting thread, freed by whoever appended. Between processes: inotify does not fire
+on shared memory nor on fdatasync, so a waiting reader says until when it waits in a word of the head, and
+whoever appends writes one byte to the partition's ``news`` file, only then. Readers look again after arming,
+and once a second whatever happens, so a lost wake-up costs a second and never a message.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from heliograph.clock import Clock
+from heliograph.disk import Disk
+from heliograph.limits import NEWS_ARMED_S
+from heliograph.log.head import NEWS_WANTED, Head
+
+_ARMED_NS: Final = int(NEWS_ARMED_S * 1e9)
+
+
+class News:
+    """The news of one partition."""
+
+    __slots__ = ("_clock", "_disk", "_fd", "_head", "_waiting", "path")
+
+    def __init__(self, path: Path, head: Head | None, disk: Disk, clock: Clock) -> None:
+        self.path = path
+        self._head = head
+        self._disk = disk
+        self._clock = clock
+        self._fd = -1
+        self._waiting: list[_thread.LockType] = []
+
+    def tell(self) -> None:
+        """The log grew: wake who waits."""
+        if self._waiting:
+            self.wake()
+        if self._head is None:
+            return
+        words = self._head.words
+        if words[NEWS_WANTED]:
+            if words[NEWS_WANTED] > self._clock.monotonic_ns():
+                self._write()
+            words[NEWS_WANTED] = 0
+
+    def _write(self) -> None:
+        # A wake-up that cannot be written costs its reader a second, nothing more.
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._fd = self._disk.open(self.path, os.O_WRONLY | os.O_CREAT)
+            self._disk.pwrite(self._fd, b"!", 0)
+
+    def wake(self) -> None:
+        """Wake every waiting thread of this process."""
+        waiting, self._waiting = self._waiting, []
+        for lock in waiting:
+            with contextlib.suppress(RuntimeError):  # freed by another thread in the same moment
+                lock.release()
+
+    def arm(self) -> _thread.LockType:
+        """Begin to wait. The caller looks once more before it really does."""
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        self._waiting.append(lock)
+        if self._head is not None:
+            with contextlib.suppress(TypeError):  # a read-only mapping: looking again must do
+                self._head.words[NEWS_WANTED] = self._clock.monotonic_ns() + _ARMED_NS
+        return lock
+
+    @property
+    def waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    def disarm(self, lock: _thread.LockType) -> None:
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(lock)
+
+    def close(self) -> None:
+        self.wake()
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1

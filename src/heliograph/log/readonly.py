@@ -1,0 +1,69 @@
+"""A partition opened without leaving a trace: no lock, no repair, no file made."""
+
+from __future__ import annotations
+
+from heliograph.clock import Clock
+from heliograph.disk import Disk
+from heliograph.log import recovery, segments
+from heliograph.log.head import DELETED, Fields, Head, TornHead
+from heliograph.log.news import News
+from heliograph.log.partition import ChannelGone, Limit
+
+
+class ReadOnlyLog:
+    """Reads a partition's head; where that cannot be trusted, finds the end of the log in memory."""
+
+    def __init__(self, place: recovery.Place, boot: bytes, disk: Disk, clock: Clock) -> None:
+        self.place = place
+        self._disk = disk
+        self._clock = clock
+        self._boot = boot
+        self._found: tuple[tuple[int, int], Fields] | None = None
+        self.head: Head | None = self._trusted_head()
+        self.news = News(place.directory / "news", self.head, disk, clock)
+
+    def _trusted_head(self) -> Head | None:
+        try:
+            head = Head(self.place.directory / "head", self._disk, writable=False)
+        except (OSError, TornHead, ValueError):
+            return None
+        if head.trusted(self._boot, self._disk):
+            return head
+        head.close()
+        return None
+
+    def limit(self, *, synced: bool | None = None) -> Limit:
+        """How far readers may go."""
+        fields = self.fields()
+        if fields.flags & DELETED:
+            raise ChannelGone(f"{self.place.directory} was deleted")
+        if synced:
+            return Limit(fields.first, fields.synced_next, fields.base, fields.synced, fields.synced_crc, fields.append_us)
+        return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
+
+    def fields(self) -> Fields:
+        """What the head says, or would say."""
+        if self.head is not None:
+            try:
+                return self.head.load()
+            except TornHead:
+                pass
+        directory = self.place.directory
+        base = segments.bases(directory, self._disk)[-1]
+        state = (base, segments.stored_bytes(directory, base, self._disk))
+        if self._found is None or self._found[0] != state:
+            report = recovery.recover(self.place, self._disk, None, self._clock.time_ns() // 1000, write=False)
+            self._found = (state, report.fields)
+        return self._found[1]
+
+    def close_if_idle(self) -> bool:
+        self.close()
+        return True
+
+    def close(self) -> None:
+        self.news.close()
+        if self.head is not None:
+            self.head.close()
+            self.head = None
+
+    abandon = close

@@ -1,0 +1,128 @@
+"""Taking messages out of a log for good: their lines become blank, everything else stays where it is.
+
+Offsets are line numbers for ever, so a redacted line is overwritten with spaces, in place: no byte of the
+segment moves and readers in the middle are not disturbed. What is to be blanked is written down and synced
+first (``redact.json`` in the partition), so that a crash in the middle is finished by the next to open it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from heliograph.disk import Disk
+from heliograph.limits import COPY_BYTES
+from heliograph.log import compress, cursor, index, recovery, segments
+from heliograph.log.partition import Partition
+
+INTENT = "redact.json"
+
+
+class Intent(msgspec.Struct):
+    """Offsets that are being blanked."""
+
+    offsets: list[int]
+
+
+def redact(partition: Partition, offsets: list[int], disk: Disk) -> None:
+    """Blank the lines at these offsets. The active segment is sealed first if it holds one of them."""
+    with partition.mutex, partition.locked():
+        if any(offset >= partition.base for offset in offsets) and partition.written:
+            partition.seal()
+        disk.replace_file(partition.place.directory / INTENT, msgspec.json.encode(Intent(sorted(offsets))))
+        finish(partition.place, disk)
+
+
+def finish(place: recovery.Place, disk: Disk) -> bool:
+    """Carry out a written intent; whether there was one. Alone in the partition, or under its lock."""
+    path = place.directory / INTENT
+    try:
+        intent = msgspec.json.decode(disk.read_file(path), type=Intent)
+    except FileNotFoundError:
+        return False
+    except msgspec.MsgspecError:
+        intent = Intent([])  # replace_file is atomic: this is not ours
+    known = segments.bases(place.directory, disk)
+    by_segment: dict[int, list[int]] = {}
+    for offset in intent.offsets:
+        fitting = [base for base in known if base <= offset]
+        if fitting:
+            by_segment.setdefault(fitting[-1], []).append(offset)
+    for base, wanted in by_segment.items():
+        _blank(place, base, wanted, disk)
+    disk.unlink(path)
+    disk.sync_directory(place.directory)
+    return True
+
+
+def _blank(place: recovery.Place, base: int, offsets: list[int], disk: Disk) -> None:
+    was_compressed = segments.path_of(place.directory, base, segments.COMPRESSED).exists()
+    if was_compressed:
+        _decompress(place.directory, base, disk)
+    reader = segments.PlainSegment(place.directory, base, disk)
+    try:
+        spans = _spans(reader, base, offsets)
+    finally:
+        reader.close()
+    fd = disk.open(segments.path_of(place.directory, base), os.O_WRONLY)
+    try:
+        for position, length in spans:
+            disk.pwrite(fd, b" " * length, position)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    entries = reindex(place, base, disk)
+    if was_compressed:
+        compress.compress_segment(place.directory, base, entries, disk)
+
+
+def _spans(reader: segments.PlainSegment, base: int, offsets: list[int]) -> list[tuple[int, int]]:
+    """Position and length of lines, newlines counted from the start: right whatever the index says."""
+    wanted, spans = sorted(offsets), []
+    line, start, position, size = base, 0, 0, reader.size()
+    while wanted and position < size:
+        data = reader.read(position, COPY_BYTES)
+        at = 0
+        while wanted and (end := data.find(b"\n", at)) >= 0:
+            if line == wanted[0]:
+                spans.append((start, position + end - start))
+                wanted.pop(0)
+            line, at, start = line + 1, end + 1, position + end + 1
+        position += len(data)
+    return spans
+
+
+def _decompress(directory: Path, base: int, disk: Disk) -> None:
+    reader = compress.CompressedSegment(directory, base, disk)
+    plain = segments.path_of(directory, base)
+    try:
+        disk.replace_file(plain, reader.read(0, reader.size()))
+    finally:
+        reader.close()
+    disk.unlink(segments.path_of(directory, base, segments.COMPRESSED))
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(segments.path_of(directory, base, segments.FRAMES))
+
+
+def reindex(place: recovery.Place, base: int, disk: Disk) -> list[index.Entry]:
+    """Write a sealed segment's index anew, keeping the append times that the old one knows."""
+    path = segments.path_of(place.directory, base, segments.INDEX)
+    old: list[index.Entry] = []
+    with contextlib.suppress(FileNotFoundError):
+        old = index.chain(disk.read_file(path), base)
+    segment = segments.open_segment(place.directory, base, disk)
+    try:
+        if old and old[-1].end == segment.size():
+            entries, crc = [], 0
+            for entry in old:
+                crc = recovery.extend(crc, segment.read(entry.position, entry.length))
+                entries.append(entry._replace(crc=crc))
+        else:
+            entries = cursor.build_index(segment, place, disk)
+    finally:
+        segment.close()
+    disk.replace_file(path, b"".join(index.encode(entry) for entry in entries), sync_names=False)
+    return entries

@@ -1,0 +1,93 @@
+"""Segment files: their names, their order, and reading them whether compressed or not.
+
+    00000000000000000000.jsonl          lines; the name is the offset of the first
+    00000000000000000000.index          see index.py
+    00000000000000000000.jsonl.zst      the same lines as independent zstd frames (a sealed segment)
+    00000000000000000000.frames         derived: where each frame begins, see compress.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Final, Protocol
+
+from heliograph.disk import Disk
+
+_NAME: Final = re.compile(r"(\d{20})\.jsonl(\.zst)?")
+PLAIN: Final = ".jsonl"
+COMPRESSED: Final = ".jsonl.zst"
+INDEX: Final = ".index"
+FRAMES: Final = ".frames"
+
+
+def path_of(directory: Path, base: int, suffix: str = PLAIN) -> Path:
+    return directory / f"{base:020d}{suffix}"
+
+
+def bases(directory: Path, disk: Disk) -> list[int]:
+    """First offsets of all segments, ascending."""
+    found = {int(match[1]) for name in disk.listdir(directory) if (match := _NAME.fullmatch(name))}
+    return sorted(found)
+
+
+class SegmentReader(Protocol):
+    """Reads lines of one segment by their uncompressed byte positions."""
+
+    base: int
+    inode: int
+
+    def size(self) -> int: ...
+    def read(self, position: int, length: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class PlainSegment:
+    """A segment as it was written."""
+
+    __slots__ = ("_disk", "_fd", "base", "inode")
+
+    def __init__(self, directory: Path, base: int, disk: Disk) -> None:
+        self.base = base
+        self._disk = disk
+        self._fd = disk.open(path_of(directory, base), os.O_RDONLY)
+        self.inode = disk.fstat(self._fd).st_ino
+
+    def size(self) -> int:
+        return self._disk.fstat(self._fd).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        return self._disk.read_range(self._fd, length, position)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def open_segment(directory: Path, base: int, disk: Disk) -> SegmentReader:
+    """Open a segment for reading; a compressed one wins where both exist."""
+    if os.path.exists(path_of(directory, base, COMPRESSED)):
+        from heliograph.log.compress import CompressedSegment  # zstd is loaded only where it is used
+
+        return CompressedSegment(directory, base, disk)
+    return PlainSegment(directory, base, disk)
+
+
+def stored_bytes(directory: Path, base: int, disk: Disk) -> int:
+    """What a segment takes on disk."""
+    for suffix in (COMPRESSED, PLAIN):
+        with contextlib.suppress(FileNotFoundError):
+            return disk.stat(path_of(directory, base, suffix)).st_size
+    return 0
+
+
+def remove(directory: Path, base: int, disk: Disk) -> int:
+    """Delete a segment: what holds messages first, so that a crash leaves no message without its place."""
+    freed = stored_bytes(directory, base, disk)
+    for suffix in (PLAIN, COMPRESSED, INDEX, FRAMES):
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(path_of(directory, base, suffix))
+    return freed

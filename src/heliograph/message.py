@@ -1,0 +1,358 @@
+"""Messages: CloudEvents 1.0 envelopes, encoded once and decoded in bulk.
+
+A stored line (see docs/format.md)::
+
+    {"specversion":"1.0","id":"0192…","source":"host2/monitor","type":"com.example.alert.v1",
+     "time":"2026-11-15T20:30:01.123456Z","channel":"alerts","partitionkey":"cpu","correlationid":"…",
+     "traceparent":"00-…","subject":"…", …headers…,"data":{…},"origin":"host2.k3f9q2","originseq":"0/41","crc":"9a1c03f7"}
+
+The publisher's part ends with ``data`` and is made here; the rest is spliced on under the log's lock.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import count, repeat
+from typing import Any, Final
+
+import msgspec
+import uuid_utils
+
+from heliograph.clock import to_us
+from heliograph.errors import InvalidMessage
+from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
+
+RESERVED: Final = frozenset(
+    "specversion id source type time channel partitionkey correlationid traceparent subject data data_base64 "
+    "datacontenttype dataschema batch origin originseq producer producerseq crc".split()
+)
+"""Attributes that a header must not use."""
+
+_HEADER_NAME: Final = re.compile(r"[a-z0-9_]+")
+_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_encode = msgspec.json.Encoder().encode
+_uuid7 = uuid_utils.uuid7
+HeaderValue = str | int | bool
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a ``publish_many`` that differs from its neighbours in more than its data.
+
+    >>> Draft(data={"n": 1}, key="cpu").key
+    'cpu'
+    """
+
+    data: Any = None
+    type: str | None = None
+    key: str | None = None
+    headers: Mapping[str, HeaderValue] | None = None
+    correlation_id: str | None = None
+    subject: str | None = None
+    id: str | None = None
+    time: datetime | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """Where a published message is."""
+
+    id: str
+    channel: str
+    partition: int
+    offset: int
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Messages a reader will not get: offsets ``first`` to ``next - 1`` are gone, and why."""
+
+    channel: str
+    partition: int
+    first: int
+    next: int
+    reason: str
+
+
+class Lines:
+    """The stored bytes that a batch of messages was decoded from."""
+
+    __slots__ = ("_numbered", "_split", "data", "first", "partition")
+
+    def __init__(self, data: bytes, first: int, partition: int, numbered: dict[int, bytes] | None = None) -> None:
+        self.data = data
+        self.first = first
+        self.partition = partition
+        self._numbered = numbered
+        self._split: list[bytes] | None = None
+
+    def line(self, offset: int) -> bytes:
+        """One stored line, without its newline."""
+        if self._numbered is not None:
+            return self._numbered[offset]
+        if self._split is None:
+            self._split = self.data.split(b"\n")
+        return self._split[offset - self.first]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message as it was stored. Immutable: subscribers of one process share it.
+
+    ``data`` is an object of the registered payload type, or plain data if the type is not registered, or bytes.
+    """
+
+    id: str
+    source: str
+    type: str
+    time: datetime
+    channel: str
+    partitionkey: str | None = None
+    correlationid: str | None = None
+    traceparent: str | None = None
+    subject: str | None = None
+    data: Any = None
+    # Not part of the stored object, hence names that no JSON object of ours has.
+    offset: int = msgspec.field(default=-1, name=" offset")
+    lines: Any = msgspec.field(default=None, name=" lines")
+
+    @property
+    def key(self) -> str | None:
+        """The partition key."""
+        return self.partitionkey
+
+    @property
+    def partition(self) -> int:
+        """The partition of this log that holds the message."""
+        return int(self.lines.partition)
+
+    @property
+    def raw(self) -> bytes:
+        """The stored line, byte for byte, without its newline."""
+        return bytes(self.lines.line(self.offset))
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """Every attribute as stored, including those this version does not know."""
+        found: dict[str, Any] = msgspec.json.decode(self.raw)
+        return found
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The extension attributes that the publisher set."""
+        return {name: value for name, value in self.envelope.items() if name not in RESERVED}
+
+    @property
+    def origin(self) -> str:
+        """Station and incarnation where the message was first published."""
+        return str(self.envelope.get("origin", ""))
+
+    @property
+    def originseq(self) -> str:
+        """Partition and offset there."""
+        return str(self.envelope.get("originseq", ""))
+
+    def __repr__(self) -> str:
+        return f"Message({self.channel}/{self.offset} {self.type} id={self.id} key={self.partitionkey!r} data={self.data!r})"
+
+
+class _WithBytes(msgspec.Struct):
+    data_base64: bytes | None = None
+
+
+class _Raw(msgspec.Struct):
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    data_base64: bytes | None = None
+
+
+_decoder = msgspec.json.Decoder(Message)
+_bytes_decoder = msgspec.json.Decoder(_WithBytes)
+_raw_decoder = msgspec.json.Decoder(_Raw)
+# A frozen struct refuses attribute assignment; its slots do not. Used before anybody else sees the message.
+_set_offset: Callable[[Message, int], None] = Message.__dict__["offset"].__set__
+_set_lines: Callable[[Message, Lines], None] = Message.__dict__["lines"].__set__
+_set_data: Callable[[Message, Any], None] = Message.__dict__["data"].__set__
+
+PayloadDecoder = Callable[[str], Callable[[bytes], Any] | None]
+
+
+def decode_lines(data: bytes, first: int, partition: int, payload_decoder: PayloadDecoder | None) -> list[Message] | None:
+    """Decode whole lines with consecutive offsets; None if any of them needs a closer look."""
+    try:
+        messages = _decoder.decode_lines(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    lines = Lines(data, first, partition)
+    if len(messages) != data.count(b"\n"):
+        return None  # empty lines: offsets are not consecutive
+    deque(map(_set_offset, messages, count(first)), maxlen=0)
+    deque(map(_set_lines, messages, repeat(lines)), maxlen=0)
+    if b'"data_base64":"' in data:
+        for message, found in zip(messages, _bytes_decoder.decode_lines(data), strict=True):
+            if found.data_base64 is not None:
+                _set_data(message, found.data_base64)
+    if payload_decoder is not None and not _type_payloads(messages, data, payload_decoder):
+        return None
+    return messages
+
+
+def _type_payloads(messages: list[Message], data: bytes, payload_decoder: PayloadDecoder) -> bool:
+    decoders = {name: payload_decoder(name) for name in {message.type for message in messages}}
+    if not any(decoders.values()):
+        return True
+    try:
+        for message, found in zip(messages, _raw_decoder.decode_lines(data), strict=True):
+            decode = decoders[message.type]
+            if decode is not None and found.data_base64 is None:
+                _set_data(message, decode(bytes(found.data)))
+    except InvalidMessage:
+        return False
+    return True
+
+
+def decode_line(line: bytes, offset: int, partition: int, payload_decoder: PayloadDecoder | None) -> Message:
+    """Decode one line. Raises InvalidMessage if its payload does not fit, msgspec.MsgspecError if it is no envelope."""
+    message = _decoder.decode(line)
+    found = _raw_decoder.decode(line)
+    _set_offset(message, offset)
+    _set_lines(message, Lines(line, offset, partition, {offset: line}))
+    if found.data_base64 is not None:
+        _set_data(message, found.data_base64)
+    elif payload_decoder is not None and (decode := payload_decoder(message.type)) is not None:
+        _set_data(message, decode(bytes(found.data)))
+    return message
+
+
+# -- encoding ----------------------------------------------------------------------------------------------------
+
+
+class Timestamps:
+    """RFC 3339 in UTC with microseconds, as bytes. The part up to the second is made once a second."""
+
+    __slots__ = ("_second",)
+
+    def __init__(self) -> None:
+        self._second: tuple[int, bytes] = (-1, b"")
+
+    def format(self, us: int) -> bytes:
+        """
+        >>> Timestamps().format(1_794_774_601_123_456)
+        b'2026-11-15T20:30:01.123456Z'
+        """
+        second, rest = divmod(us, 1_000_000)
+        known, text = self._second
+        if second != known:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+            self._second = (second, text)
+        return b"%b.%06dZ" % (text, rest)
+
+
+def new_id() -> str:
+    """A UUIDv7; those of one process sort by the time they were made."""
+    return str(_uuid7())
+
+
+def id_time_us(message_id: str) -> int | None:
+    """When a UUIDv7 was made, in µs, to the millisecond; None for other ids."""
+    if len(message_id) != 36 or message_id[14] != "7":
+        return None
+    try:
+        return int(message_id[:8] + message_id[9:13], 16) * 1000
+    except ValueError:
+        return None
+
+
+_templates: dict[tuple[str, str, str], bytes] = {}
+
+
+def template(channel: str, type: str, source: str) -> bytes:
+    """The beginning of an envelope with holes for id and time; the same for most messages of a publisher."""
+    found = _templates.get((channel, type, source))
+    if found is None:
+        if len(_templates) >= 4096:
+            _templates.clear()
+        middle = b'","source":%b,"type":%b,"time":"' % (_encode(source), _encode(type))
+        end = b'","channel":%b' % _encode(channel)
+        found = b'{"specversion":"1.0","id":"%%b%b%%b%b' % (middle.replace(b"%", b"%%"), end.replace(b"%", b"%%"))
+        _templates[(channel, type, source)] = found
+    return found
+
+
+def attributes(
+    key: str | None, correlation_id: str | None, traceparent: str | None, subject: str | None,
+    headers: Mapping[str, HeaderValue] | None,
+) -> bytes:  # fmt: skip
+    """The optional attributes, empty ones left out."""
+    parts: list[bytes] = []
+    if key is not None:
+        parts.append(b',"partitionkey":' + _text("key", key, KEY_BYTES_MAX))
+    if correlation_id:
+        parts.append(b',"correlationid":' + _text("correlation_id", correlation_id, 1024))
+    if traceparent:
+        parts.append(b',"traceparent":' + _text("traceparent", traceparent, 256))
+    if subject:
+        parts.append(b',"subject":' + _text("subject", subject, 8192))
+    if headers:
+        parts.append(_headers(headers))
+    return b"".join(parts)
+
+
+def _text(what: str, value: object, bytes_max: int) -> bytes:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{what} must be text, not {type(value).__name__}")
+    try:
+        encoded = _encode(value)
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{what} holds characters that cannot be encoded as UTF-8 (lone surrogates)") from None
+    if len(encoded) > bytes_max:
+        raise InvalidMessage(f"{what} has {len(encoded)} bytes, at most {bytes_max} are allowed")
+    return encoded
+
+
+def _headers(headers: Mapping[str, HeaderValue]) -> bytes:
+    if len(headers) > HEADERS_MAX:
+        raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
+    parts: list[bytes] = []
+    for name, value in headers.items():
+        if not isinstance(name, str) or len(name) > HEADER_NAME_CHARS_MAX or not _HEADER_NAME.fullmatch(name):
+            raise InvalidMessage(f"header name {name!r}: use lower-case letters, digits and '_'")
+        if name in RESERVED:
+            raise InvalidMessage(f"header name '{name}' is an attribute of the envelope; choose another name")
+        if isinstance(value, str):
+            parts.append(b',"%b":%b' % (name.encode(), _text(f"header '{name}'", value, 64 * 1024)))
+        elif isinstance(value, (bool, int)):
+            parts.append(b',"%b":%b' % (name.encode(), _encode(value)))
+        else:
+            raise InvalidMessage(f"header '{name}' must be text, a whole number or a boolean, not {type(value).__name__}")
+    return b"".join(parts)
+
+
+def bytes_data(data: bytes | bytearray | memoryview) -> bytes:
+    """The ``data_base64`` attribute."""
+    return b',"data_base64":"%b"' % binascii.b2a_base64(data, newline=False)
+
+
+def check_id(message_id: str) -> bytes:
+    if not isinstance(message_id, str) or not _ID.fullmatch(message_id) or '"' in message_id or "\\" in message_id:
+        raise InvalidMessage(f"id {message_id!r}: use 1 to 200 printable ASCII characters without quotes and spaces")
+    return message_id.encode()
+
+
+def parse_time(value: str | datetime) -> datetime:
+    """A moment from RFC 3339 text or a datetime; without a zone it is UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidMessage(f"{value!r} is not a time: write it as 2026-11-15T20:30:01Z") from None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def time_us(value: datetime) -> int:
+    us = to_us(value)
+    if not 0 <= us < 253_402_300_800_000_000:
+        raise InvalidMessage(f"{value.isoformat()} is outside of the years 1970 to 9999")
+    return us
+
+

@@ -1,0 +1,47 @@
+"""Names of channels, subscriptions and stations: checked at every door before a path is made from them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from heliograph.errors import InvalidName
+from heliograph.limits import NAME_BYTES_MAX
+
+DEAD_LETTER: Final = ".dead-letter"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
+_known: set[str] = set()
+
+
+def check_name(name: str, what: str = "channel") -> str:
+    """Return the name if it is safe, else raise InvalidName saying what is allowed.
+
+    >>> check_name("sensors.kitchen.temp")
+    'sensors.kitchen.temp'
+    >>> check_name("../etc")
+    Traceback (most recent call last):
+    ...
+    heliograph.errors.InvalidName: '../etc' is not a channel name: use letters, digits, '_' and '-' in words joined by single dots (as in 'sensors.kitchen'), at most 200 bytes
+    """
+    if name in _known:
+        return name
+    if not isinstance(name, str) or len(name) > NAME_BYTES_MAX or not _NAME.fullmatch(name):
+        shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:77] + "…"
+        raise InvalidName(
+            f"{shown} is not a {what} name: use letters, digits, '_' and '-' in words joined by single dots "
+            f"(as in 'sensors.kitchen'), at most {NAME_BYTES_MAX} bytes"
+        )
+    if len(_known) < 10_000:  # checking again costs more than remembering
+        _known.add(name)
+    return name
+
+
+def check_publishable(channel: str) -> str:
+    """As check_name, and not a dead-letter channel: only delivery writes there."""
+    check_name(channel)
+    if channel.endswith(DEAD_LETTER):
+        raise InvalidName(
+            f"'{channel}' is reserved: channels ending in '{DEAD_LETTER}' hold what handlers gave up on. "
+            f"Publish to '{channel.removesuffix(DEAD_LETTER)}' instead."
+        )
+    return channel

@@ -1,0 +1,214 @@
+"""From a call of ``publish`` to a ticket: everything that happens before the lock, once per message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import google_crc32c
+import msgspec
+import uuid_utils
+
+from heliograph import context
+from heliograph.config import Config
+from heliograph.engine.files import FilesEngine
+from heliograph.errors import InvalidMessage, MessageTooLarge
+from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from heliograph.log.commit import Ticket
+from heliograph.log.lines import TAIL_BYTES_MAX
+from heliograph.message import (
+    Draft,
+    HeaderValue,
+    Receipt,
+    Timestamps,
+    attributes,
+    bytes_data,
+    check_id,
+    template,
+    time_us,
+)
+from heliograph.names import check_publishable
+from heliograph.payloads import Payloads
+
+_crc = google_crc32c.value
+_uuid7 = uuid_utils.uuid7
+_BYTES = (bytes, bytearray, memoryview)
+Callback = Callable[[list[Ticket]], None]
+
+
+class Publisher:
+    """Encodes envelopes outside the lock and hands them to the engine."""
+
+    def __init__(self, engine: FilesEngine, payloads: Payloads, config: Config) -> None:
+        self._engine = engine
+        self._payloads = payloads
+        self._max_bytes = config.messages.max_bytes
+        self._service = config.service
+        self._station = engine.name
+        self._timestamps = Timestamps()
+        self._publishable: set[str] = set()
+        publishing = config.publishing
+        self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
+
+    def _source(self) -> str:
+        service = context.service_name() or self._service
+        return f"{self._station}/{service}" if service else self._station
+
+    def _check_channel(self, channel: str) -> None:
+        if channel not in self._publishable:
+            self._engine.check_writable()
+            check_publishable(channel)
+            if len(self._publishable) < 10_000:
+                self._publishable.add(channel)
+
+    def prepare(
+        self, channel: str, data: Any, type_name: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
+        correlation_id: str | None, subject: str | None, message_id: str | None, callback: Callback | None = None,
+    ) -> tuple[Ticket, str]:  # fmt: skip
+        """A ticket for one message, and its id."""
+        self._check_channel(channel)
+        now_us = self._engine.clock.time_ns() // 1000
+        type_name, encoded = self._data(type_name, data)
+        if message_id is None:
+            message_id = str(_uuid7())
+            id_bytes = message_id.encode()
+        else:
+            id_bytes = check_id(message_id)
+        body = template(channel, type_name, self._source()) % (id_bytes, self._timestamps.format(now_us))
+        correlation_id = correlation_id or context.correlation_id()
+        traceparent = context.traceparent()
+        if key is not None or correlation_id or traceparent or subject or headers:
+            body = b"%b%b%b" % (body, attributes(key, correlation_id, traceparent, subject, headers), encoded)
+        else:
+            body += encoded
+        if len(body) > self._max_bytes - TAIL_BYTES_MAX:
+            self._too_large(len(body), channel)
+        return Ticket((body,), (_crc(body),), now_us, callback=callback), message_id
+
+    def publish(
+        self, channel: str, data: Any, type_name: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
+        correlation_id: str | None, subject: str | None, message_id: str | None, wait: float | None,
+    ) -> Receipt:  # fmt: skip
+        """Publish one message from this thread."""
+        ticket, message_id = self.prepare(channel, data, type_name, key, headers, correlation_id, subject, message_id)
+        first = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
+        return Receipt(message_id, channel, 0, first)
+
+    def _data(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
+        if isinstance(data, _BYTES):
+            type_name, _ = self._payloads.check_and_encode(type_name or "heliograph.bytes.v1", None)
+            return type_name, bytes_data(data)
+        type_name, encoded = self._payloads.check_and_encode(type_name, data)
+        return type_name, b',"data":' + encoded
+
+    def _too_large(self, size: int, channel: str) -> None:
+        raise MessageTooLarge(
+            f"a message for '{channel}' has about {size + TAIL_BYTES_MAX} bytes, messages.max_bytes is {self._max_bytes}. "
+            "Publish a reference to the data instead, or raise the limit."
+        )
+
+    # -- batches ----------------------------------------------------------------------------------------------
+
+    def prepare_many(
+        self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, callback: Callback | None = None,
+    ) -> tuple[Ticket, list[str]]:  # fmt: skip
+        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written."""
+        self._check_channel(channel)
+        batch = payloads if isinstance(payloads, list) else list(payloads)
+        if len(batch) > BATCH_MESSAGES_MAX:
+            raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
+        now_us = self._engine.clock.time_ns() // 1000
+        correlation_id = correlation_id or context.correlation_id()
+        plain = not any([isinstance(item, (Draft, *_BYTES)) for item in batch])
+        extra = attributes(key, correlation_id, context.traceparent(), None, headers)
+        if plain:
+            bodies, ids = self._plain_bodies(channel, batch, type_name, extra, now_us)
+        else:
+            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us)
+        largest = max(map(len, bodies), default=0)
+        if largest > self._max_bytes - TAIL_BYTES_MAX:
+            self._too_large(largest, channel)
+        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
+        if ticket.size > BATCH_BYTES_MAX:
+            raise MessageTooLarge(f"the batch has {ticket.size} bytes, at most {BATCH_BYTES_MAX} fit one atomic append")
+        self._set_event_times(ticket, batch)
+        return ticket, ids
+
+    def _plain_bodies(
+        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, now_us: int
+    ) -> tuple[list[bytes], list[str]]:
+        names, encoded = self._payloads.check_and_encode_many(type_name, batch)
+        ids = [str(_uuid7()) for _ in encoded]
+        stamp = self._timestamps.format(now_us)
+        source = self._source()
+        if len(set(names)) == 1:
+            # Everything but id and data is the same for all: splice it once.
+            before, after = template(channel, names[0], source).replace(b"%b", b"\0", 1).split(b"\0")
+            after = after % stamp + extra + b',"data":'
+            before = before.replace(b"%%", b"%")
+            return [b"%b%b%b%b" % (before, i.encode(), after, d) for i, d in zip(ids, encoded, strict=True)], ids
+        return [
+            template(channel, name, source) % (i.encode(), stamp) + extra + b',"data":' + d
+            for name, i, d in zip(names, ids, encoded, strict=True)
+        ], ids
+
+    def _mixed_bodies(
+        self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, now_us: int,
+    ) -> tuple[list[bytes], list[str]]:  # fmt: skip
+        bodies, ids = [], []
+        source, traceparent = self._source(), context.traceparent()
+        for at, item in enumerate(batch):
+            draft = item if isinstance(item, Draft) else Draft(data=item)
+            try:
+                name, encoded = self._data(draft.type or type_name, draft.data)
+                extra = attributes(
+                    key if draft.key is None else draft.key, draft.correlation_id or correlation_id, traceparent,
+                    draft.subject, {**(headers or {}), **(draft.headers or {})},
+                )  # fmt: skip
+                message_id = str(_uuid7()) if draft.id is None else draft.id
+                moment = now_us if draft.time is None else time_us(draft.time)
+                begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
+            except InvalidMessage as error:
+                raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
+            bodies.append(begin + extra + encoded)
+            ids.append(message_id)
+        return bodies, ids
+
+    def _set_event_times(self, ticket: Ticket, batch: list[Any]) -> None:
+        moments = [time_us(item.time) for item in batch if isinstance(item, Draft) and item.time is not None]
+        if moments:
+            ticket.min_us = min(ticket.now_us, *moments)
+            ticket.max_us = max(moments) if len(moments) == len(batch) else max(ticket.now_us, *moments)
+
+    def publish_many(
+        self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None,
+    ) -> list[Receipt]:  # fmt: skip
+        """Publish an atomic batch from this thread."""
+        ticket, ids = self.prepare_many(channel, payloads, type_name, key, headers, correlation_id)
+        if not ids:
+            return []
+        first = self._engine.append(channel, 0, ticket, self._wait_s)
+        return [Receipt(i, channel, 0, first + at) for at, i in enumerate(ids)]
+
+    # -- what only the station itself publishes -----------------------------------------------------------------
+
+    def publish_own(self, channel: str, type_name: str, payload: Any, key: str | None, headers: Mapping[str, HeaderValue] | None = None) -> Receipt:
+        """A message of our own, such as a dead letter: no limit of size, no reserved name."""
+        now_us = self._engine.clock.time_ns() // 1000
+        message_id = str(_uuid7())
+        begin = template(channel, type_name, self._source()) % (message_id.encode(), self._timestamps.format(now_us))
+        body = begin + attributes(key, None, None, None, headers) + b',"data":' + msgspec.json.encode(payload)
+        first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
+        return Receipt(message_id, channel, 0, first)
+
+    def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> int:
+        """Append envelopes that were encoded before (import, replay): their ids, times and headers stay."""
+        now_us = self._engine.clock.time_ns() // 1000
+        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us)
+        known = [time_us(moment) for moment in moments]
+        ticket.min_us, ticket.max_us = min(known, default=now_us), max(known, default=now_us)
+        return self._engine.append(channel, 0, ticket, 60.0)

@@ -1,0 +1,84 @@
+"""Reading without subscribing: an iterator over a range of a log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from heliograph.engine.files import FilesEngine
+from heliograph.engine.port import Batch, Problem
+from heliograph.limits import WAIT_SLICE_S
+from heliograph.message import Gap, Message, decode_line
+
+logger = logging.getLogger("heliograph.read")
+OnGap = Callable[[Gap], Any]
+
+
+class MessageRange:
+    """The messages of a range of offsets, fetched a batch at a time. Belongs to one thread at a time."""
+
+    def __init__(
+        self, engine: FilesEngine, channel: str, partition: int, first: int, last: int | None, on_gap: OnGap | None
+    ) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._partition = partition
+        self._last = last
+        self._on_gap = on_gap
+        self._cursor = engine.cursor(channel, partition, first)
+        self._dry = False
+
+    @property
+    def done(self) -> bool:
+        """Whether everything in the range was fetched."""
+        return self._last is not None and (self._dry or self._cursor.offset >= self._last)
+
+    def next(self, timeout_s: float) -> list[Message]:
+        """Some more messages; none if nothing came within the time, or the range holds no more."""
+        batch = self._cursor.pull()
+        if batch is None:
+            self._dry = True
+            if self._last is None:
+                self._engine.wait(self._channel, self._partition, self._cursor.offset, timeout_s)
+            return []
+        messages = batch.messages
+        if batch.problems:
+            messages = _with_problems(batch, self._channel, self._partition, self._on_gap)
+        if self._last is not None and batch.next > self._last:
+            messages = [message for message in messages if message.offset < self._last]
+        return messages
+
+    def close(self) -> None:
+        """Free its files."""
+        self._cursor.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        try:
+            while not self.done:
+                yield from self.next(WAIT_SLICE_S)
+        finally:
+            self.close()
+
+
+def _with_problems(batch: Batch, channel: str, partition: int, on_gap: OnGap | None) -> list[Message]:
+    """Payloads that do not fit their type come as plain data; what cannot be read at all is told."""
+    messages = list(batch.messages)
+    for problem in batch.problems:
+        if problem.kind == "mismatch":
+            messages.append(decode_line(problem.line, problem.offset, partition, None))
+        else:
+            _tell(problem, channel, partition, on_gap)
+    return sorted(messages, key=lambda message: message.offset)
+
+
+def _tell(problem: Problem, channel: str, partition: int, on_gap: OnGap | None) -> None:
+    gap = Gap(channel, partition, problem.offset, problem.next, problem.reason)
+    logger.warning("'%s' offsets %d to %d cannot be read: %s", channel, gap.first, gap.next - 1, gap.reason)
+    if on_gap is not None:
+        on_gap(gap)
+
+
+def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -> Message | None:
+    """One message by its place; None if there is none (any more)."""
+    return next(iter(MessageRange(engine, channel, partition, offset, offset + 1, None)), None)

@@ -1,0 +1,50 @@
+"""Where to begin: the words ``first`` and ``new``, an offset, or a time. The same words everywhere."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+from heliograph.clock import to_us
+from heliograph.config import units
+from heliograph.engine.files import FilesEngine
+from heliograph.errors import ConfigError, InvalidMessage
+from heliograph.message import parse_time
+
+Start = str | int | datetime
+_AGO: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)")
+
+
+def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0) -> int:
+    """The offset that a start word means for a channel, now."""
+    bounds = engine.bounds(channel, partition)
+    if isinstance(start, bool):
+        raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
+    if isinstance(start, int) or (isinstance(start, str) and start.isdecimal()):
+        offset = int(start)
+        if offset < 0:
+            raise ConfigError(f"offset {offset} is negative; offsets begin at 0")
+        return offset
+    if start == "first":
+        return bounds.first
+    if start == "new":
+        return bounds.next
+    return engine.offset_at(channel, partition, moment_us(engine, start))
+
+
+ALLOWED: Final = "use 'first', 'new', an offset, a time (2026-11-15T20:30:01Z) or an age (-5m)"
+
+
+def moment_us(engine: FilesEngine, start: Start) -> int:
+    """A time, or an age such as ``-5m``, in µs since the epoch."""
+    if isinstance(start, datetime):
+        return to_us(start)
+    if not isinstance(start, str):
+        raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
+    if _AGO.fullmatch(start):
+        return engine.clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
+    try:
+        return to_us(parse_time(start))
+    except InvalidMessage:
+        raise ConfigError(f"{start!r} is not a start: {ALLOWED}") from None

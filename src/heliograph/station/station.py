@@ -1,0 +1,503 @@
+"""A station: one participant with its own data directory, embedded in an application."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from heliograph import config as configs
+from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
+from heliograph.config import Config
+from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
+from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
+from heliograph.delivery.ports import OnGap, OverflowPolicy
+from heliograph.disk import SYSTEM_DISK, Disk
+from heliograph.engine.files import FilesEngine
+from heliograph.engine.port import Position
+from heliograph.errors import ConfigError, HeliographError, NotFound, SubscriptionBusy
+from heliograph.log import retention, segments
+from heliograph.log.channel import ChannelSettings
+from heliograph.log.head import FENCED
+from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
+from heliograph.names import DEAD_LETTER, check_name, check_publishable
+from heliograph.payloads import Payloads
+from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.publisher import Publisher
+from heliograph.station.reader import MessageRange, message_at
+from heliograph.station.starts import Start, resolve
+from heliograph.station.stats import ChannelStats, Meters, PartitionStats, StationStats
+from heliograph.station.upkeep import Upkeep
+
+Handler = Callable[[Any], Any]
+
+
+def open_station(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    disk: Disk = SYSTEM_DISK,
+    clock: Clock = SYSTEM_CLOCK,
+    **settings: Any,
+) -> Station:
+    """Open a data directory, making it if it is new.
+
+    ``config`` is a file (YAML or TOML), a mapping or a Config; keyword arguments win over it, for example
+    ``durability="interval"``. Close the station, or use it as a context manager.
+
+    >>> import heliograph as hg, tempfile
+    >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+    ...     receipt = station.publish("alerts", {"message": "system problem!"}, key="cpu")
+    ...     [message.data for message in station.read("alerts")]
+    [{'message': 'system problem!'}]
+    """
+    if path is not None:
+        settings["data_dir"] = os.fspath(path)
+    if name is not None:
+        settings["name"] = check_name(name, "station")
+    if isinstance(config, Config):
+        loaded = config.with_settings(**settings)
+    else:
+        loaded = configs.load(config, **settings)
+    return Station(loaded, read_only=read_only, disk=disk, clock=clock)
+
+
+class Station:
+    """One participant with its own data directory. Safe to use from any number of threads.
+
+    Any number of processes may open the same directory at once.
+    """
+
+    def __init__(
+        self, config: Config, *, read_only: bool = False, disk: Disk = SYSTEM_DISK, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.config = config
+        self.path = Path(config.storage.data_dir)
+        self.read_only = read_only
+        self.payloads = Payloads()
+        self.engine = FilesEngine(self.path, config, read_only=read_only, disk=disk, clock=clock)
+        self.name = self.engine.name
+        self.publisher = Publisher(self.engine, self.payloads, config)
+        self._meters = Meters()
+        self._upkeep = Upkeep(self.engine)
+        self._flusher = Flusher(config.storage.position_flush_ms)
+        self._subscriptions: set[Subscription] = set()
+        self._lock = threading.Lock()
+        self._opened_s = clock.monotonic()
+        self._always = config.storage.durability == "always"
+
+    # -- publishing -------------------------------------------------------------------------------------------
+
+    def register(self, type_name: str, cls: Any) -> None:
+        """Say which class the payloads of a type are: a msgspec.Struct, dataclass, pydantic model or plain type.
+
+        Publishing then checks payloads before anything is written, and subscribers receive objects of the class.
+        """
+        self.payloads.register(type_name, cls)
+        self.engine.payload_decoder = self.payloads.decoder
+
+    def publish(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        id: str | None = None,
+        wait: float | None = None,
+    ) -> Receipt:
+        """Publish one message. When this returns, it is on disk (see the setting storage.durability).
+
+        ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
+        raised at once (setting publishing.when_full).
+        """
+        meter = self._meters.of(channel) if isinstance(channel, str) else self._meters.of("")
+        started_ns = self.engine.clock.monotonic_ns()
+        try:
+            receipt = self.publisher.publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += 1
+        meter.latency.add((self.engine.clock.monotonic_ns() - started_ns) // 1000)
+        return receipt
+
+    def publish_many(
+        self,
+        channel: str,
+        payloads: Iterable[Any],
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Receipt]:
+        """Publish a batch with one append: after a crash all of it is there, or nothing.
+
+        Items are payloads, or :class:`Draft` where messages differ in more than their data.
+        """
+        meter = self._meters.of(channel) if isinstance(channel, str) else self._meters.of("")
+        started_ns = self.engine.clock.monotonic_ns()
+        try:
+            receipts = self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id)
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += len(receipts)
+        meter.latency.add((self.engine.clock.monotonic_ns() - started_ns) // 1000)
+        return receipts
+
+    # -- subscribing ------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        channel: str,
+        handler: Handler,
+        *,
+        name: str | None = None,
+        start: Start = "new",
+        batch: bool = False,
+        concurrency: int = 1,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        buffer: int | None = None,
+        overflow: OverflowPolicy = "block",
+        on_gap: OnGap | None = None,
+        paused: bool = False,
+        event_loop: Any = None,
+    ) -> Subscription:
+        """Call ``handler`` with every message of a channel, at least once, in order.
+
+        With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
+        new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
+        message goes to the channel's dead letters.
+        """
+        check_name(channel)
+        if name is not None:
+            check_name(name, "subscription")
+            self.engine.check_writable()
+        self._ensure_channel(channel)
+        subscription = start_subscription(
+            engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
+            flusher=self._flusher, publish_dead_letter=self._publish_dead_letter,
+            recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
+            retry=retry or self._default_retry(), timeout_s=timeout_s if timeout_s is not None else self._default_timeout(),
+            buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
+            event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
+        )  # fmt: skip
+        with self._lock:
+            if not subscription.closed:
+                self._subscriptions.add(subscription)
+        return subscription
+
+    def _ensure_channel(self, channel: str) -> None:
+        try:
+            self.engine.describe(channel)
+        except NotFound:
+            if self.read_only or not self.config.storage.auto_create:
+                raise
+            self.engine.create(channel)
+
+    def _default_retry(self) -> Retry:
+        settings = self.config.subscribers
+        return Retry(
+            max_retries=settings.max_retries, base_s=settings.backoff_base_ms / 1000,
+            max_s=settings.backoff_max_ms / 1000, jitter=settings.backoff_jitter,
+        )  # fmt: skip
+
+    def _default_timeout(self) -> float | None:
+        return self.config.subscribers.timeout_s or None
+
+    def _publish_dead_letter(self, channel: str, payload: dict[str, Any], key: str | None) -> Receipt:
+        receipt = self.publisher.publish_own(channel, DEAD_LETTER_TYPE, payload, key)
+        if not self._always:
+            self.engine.writer(channel, 0).sync_through(receipt.offset + 1)
+        return receipt
+
+    def _recent_dead_letters(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
+        for message in self.read(channel, start=from_us(since_us)):
+            identity = identity_of(message.data)
+            if identity is not None:
+                yield identity
+
+    def _on_closed(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions.discard(subscription)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        channel: str,
+        *,
+        start: Start = "first",
+        end: Start | None = None,
+        follow: bool = False,
+        on_gap: Callable[[Gap], Any] | None = None,
+    ) -> Iterator[Message]:
+        """Messages from ``start`` to ``end`` (by default what is there now); ``follow=True`` waits for more.
+
+        ``on_gap`` is told of offsets that cannot be read any more.
+        """
+        return iter(self.open_range(channel, start, end, follow, on_gap))
+
+    def open_range(
+        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None
+    ) -> MessageRange:
+        """What read() iterates over, for callers that fetch a batch at a time."""
+        self.engine.describe(channel)
+        self.engine.settle(channel, 0)
+        first = resolve(self.engine, channel, start)
+        if end is not None:
+            last: int | None = resolve(self.engine, channel, end)
+        else:
+            last = None if follow else self.engine.bounds(channel).next
+        return MessageRange(self.engine, channel, 0, first, last, on_gap)
+
+    def get(self, id: str, channel: str | None = None) -> Message | None:
+        """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
+        for name in [check_name(channel)] if channel is not None else self.engine.channel_names():
+            self.engine.settle(name, 0)
+            offset = self.engine.find_id(name, 0, id, id_time_us(id))
+            if offset is not None:
+                return message_at(self.engine, name, 0, offset)
+        return None
+
+    def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:
+        """Take a message out of the log for good; its line becomes blank, all offsets stay. Audited."""
+        message = self.get(id, channel)
+        if message is None:
+            raise NotFound(f"there is no message with id {id!r}" + (f" in channel '{channel}'" if channel else ""))
+        self.engine.redact(message.channel, 0, [message.offset])
+        self.engine.audit.write("redacted", channel=message.channel, offset=message.offset, id=id, reason=reason)
+        return Receipt(id, message.channel, 0, message.offset)
+
+    # -- channels ---------------------------------------------------------------------------------------------
+
+    def channels(self) -> list[ChannelInfo]:
+        """Every channel of the station."""
+        found = []
+        for name in self.engine.channel_names():
+            with contextlib.suppress(NotFound):
+                found.append(self.channel(name))
+        return found
+
+    def channel(self, name: str) -> ChannelInfo:
+        """One channel as it is now."""
+        file = self.engine.describe(name)
+        limit = self.engine.limit(name, 0, synced=False)
+        parts = self._partition_stats(name, file.partitions)
+        return ChannelInfo(
+            name=name, incarnation=file.incarnation, partitions=file.partitions, first=limit.first, next=limit.next,
+            messages=sum([part.messages for part in parts]), bytes=sum([part.bytes for part in parts]),
+            segments=sum([part.segments for part in parts]), created=file.created, settings=file.settings,
+            fenced=any([part.fenced for part in parts]),
+        )  # fmt: skip
+
+    def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
+        """Make a channel, with settings of its own where given (see ChannelSettings)."""
+        self.engine.create(check_publishable(name), _channel_settings(settings), exist_ok=False)
+        return self.channel(name)
+
+    def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings; None goes back to the station's."""
+        changed = _channel_settings(settings)
+        self.engine.describe(name)
+        self.engine.alter(
+            name,
+            lambda file: msgspec.structs.replace(
+                file, settings=msgspec.structs.replace(file.settings, **{key: getattr(changed, key) for key in settings})
+            ),
+        )
+        return self.channel(name)
+
+    def delete_channel(self, name: str) -> None:
+        """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
+        check_name(name)
+        self.engine.check_writable()
+        live = [info.name for info in self.subscriptions(name) if info.live]
+        if live:
+            raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
+        self.engine.delete(name)
+        self._meters.forget([name])
+
+    def trim(self, channel: str | None = None) -> list[Trimmed]:
+        """Apply retention, rotation by age and compression now instead of within seconds."""
+        self.engine.check_writable()
+        return self._upkeep.tidy(check_name(channel) if channel is not None else None)
+
+    # -- subscriptions ----------------------------------------------------------------------------------------
+
+    def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, live or not."""
+        return [
+            self._subscription_info(known, name)
+            for known, name in self.engine.positions.all()
+            if channel is None or known == channel
+        ]
+
+    def _subscription_info(self, channel: str, name: str, partition: int = 0) -> SubscriptionInfo:
+        position = self.engine.positions.load(channel, name, partition)
+        offset, lag, lag_s = (position.offset if position else 0), 0, None
+        with contextlib.suppress(NotFound):
+            bounds = self.engine.bounds(channel, partition)
+            lag = max(0, bounds.next - max(offset, bounds.first))
+            lag_s = 0.0 if not lag else self._age_s(channel, max(offset, bounds.first))
+        return SubscriptionInfo(
+            channel=channel, name=name, partition=partition, offset=offset, lag=lag, lag_s=lag_s,
+            live=self.engine.positions.live(channel, name), saved=from_us(position.time_us) if position else None,
+        )  # fmt: skip
+
+    def _age_s(self, channel: str, offset: int) -> float | None:
+        waiting = message_at(self.engine, channel, 0, offset)
+        if waiting is None:
+            return None
+        return max(0.0, self.engine.clock.time_ns() / 1e9 - waiting.time.timestamp())
+
+    def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
+        """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live."""
+        check_name(channel)
+        check_name(name, "subscription")
+        self.engine.check_writable()
+        self.engine.settle(channel, 0)
+        bounds = self.engine.bounds(channel)
+        target = min(max(resolve(self.engine, channel, to), bounds.first), bounds.next)
+        lease = self.engine.subscription_lease(channel, name)
+        try:
+            before = self.engine.load_position(channel, name, 0)
+            if before is None and name not in self.engine.positions.names(channel):
+                raise NotFound(f"channel '{channel}' has no subscription '{name}'")
+            if not dry_run:
+                self._set_position(channel, name, target)
+                self.engine.audit.write("seek", channel=channel, subscription=name, after=target)
+        finally:
+            lease.release()
+        return SeekResult(
+            channel=channel, name=name, partition=0, before=before.offset if before else 0, after=target,
+            lag=bounds.next - target, applied=not dry_run,
+        )  # fmt: skip
+
+    def _set_position(self, channel: str, name: str, target: int) -> None:
+        last = message_at(self.engine, channel, 0, target - 1) if target else None
+        now_us = self.engine.clock.time_ns() // 1000
+        position = Position(self.engine.incarnation(channel), target, last.id if last else "", now_us)
+        self.engine.save_position(channel, name, 0, position)
+
+    def forget(self, channel: str, name: str) -> None:
+        """Remove a durable subscription's position. It must not be live."""
+        check_name(channel)
+        check_name(name, "subscription")
+        self.engine.check_writable()
+        if name not in self.engine.positions.names(channel):
+            raise NotFound(f"channel '{channel}' has no subscription '{name}'")
+        lease = self.engine.subscription_lease(channel, name)
+        try:
+            self.engine.forget_position(channel, name)
+            self.engine.audit.write("subscription-forgotten", channel=channel, subscription=name)
+        finally:
+            lease.release()
+
+    # -- numbers and life ---------------------------------------------------------------------------------------
+
+    def stats(self) -> StationStats:
+        """Counts, rates, lag and latencies of everything, at this moment."""
+        self.engine.check_open()
+        with self._lock:
+            live = list(self._subscriptions)
+        entries = self.engine.pending_bytes()
+        return StationStats(
+            name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
+            durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
+            pending_bytes=entries, trimmed_messages=self._upkeep.trimmed_messages,
+            trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
+            channels=self._channel_stats(), subscriptions=[subscription.stats() for subscription in live],
+        )  # fmt: skip
+
+    def _channel_stats(self) -> list[ChannelStats]:
+        found = []
+        names = self.engine.channel_names()
+        for name in names:
+            with contextlib.suppress(NotFound):
+                parts = self._partition_stats(name, self.engine.describe(name).partitions)
+                meter = self._meters.of(name)
+                dead = name + DEAD_LETTER
+                found.append(
+                    ChannelStats(
+                        channel=name, published=meter.published, published_bytes=meter.bytes,
+                        publish_rate=meter.publish_rate(), refused=meter.refused, publish_latency=meter.latency.stats(),
+                        messages=sum([part.messages for part in parts]), bytes=sum([part.bytes for part in parts]),
+                        growth_rate=meter.growth_rate(sum([part.next for part in parts])),
+                        dead_letters=self._messages_in(dead) if dead in names else 0, partitions=parts,
+                    )  # fmt: skip
+                )
+        return found
+
+    def _messages_in(self, channel: str) -> int:
+        bounds = self.engine.bounds(channel)
+        return bounds.next - bounds.first
+
+    def _partition_stats(self, name: str, partitions: int) -> list[PartitionStats]:
+        found = []
+        for number in range(partitions):
+            fields = self.engine.head_fields(name, number)
+            directory = self.engine.directory.place(name, number, self.name).directory
+            bases = segments.bases(directory, self.engine.disk)
+            size = sum([segments.stored_bytes(directory, base, self.engine.disk) for base in bases])
+            found.append(
+                PartitionStats(
+                    partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
+                    bytes=size, segments=len(bases), unsynced_bytes=fields.written - fields.synced,
+                    fenced=bool(fields.flags & FENCED),
+                )  # fmt: skip
+            )
+        return found
+
+    def sync(self) -> None:
+        """Make everything durable that this process has published (durability ``interval`` and ``os``)."""
+        self.engine.sync()
+
+    @property
+    def closed(self) -> bool:
+        return self.engine.closed
+
+    def close(self) -> None:
+        """Stop the subscriptions after their current message, sync, and let go of the directory."""
+        if self.engine.closed:
+            return
+        with self._lock:
+            live = list(self._subscriptions)
+        for subscription in live:
+            subscription.pause()  # all at once; each then has only its current message to finish
+        for subscription in live:
+            subscription.close()
+        self._flusher.close()
+        self._upkeep.close()
+        self.engine.close()
+
+    def __enter__(self) -> Station:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _channel_settings(settings: Mapping[str, Any]) -> ChannelSettings:
+    """Check a channel's settings as the station's are checked; None means the station's."""
+    unknown = [name for name in settings if name not in ChannelSettings.__struct_fields__]
+    if unknown:
+        allowed = ", ".join(ChannelSettings.__struct_fields__)
+        raise ConfigError(f"a channel has no setting '{unknown[0]}'; it may have: {allowed}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    storage = Config().with_settings(**given).storage
+    return ChannelSettings(**{name: getattr(storage, name) for name in given})

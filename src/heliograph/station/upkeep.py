@@ -1,0 +1,132 @@
+"""What a station does by itself: retention, compression of sealed segments, rotation by age.
+
+However many processes open the directory, one at a time does it: whoever holds ``upkeep.lock``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from heliograph.engine.files import FilesEngine
+from heliograph.errors import HeliographError, NotFound
+from heliograph.log import recovery, retention, segments
+from heliograph.log.compress import compress_segment
+from heliograph.log.locks import FileLock
+from heliograph.log.partition import Partition
+from heliograph.log.retention import Rules
+from heliograph.station.info import Trimmed
+
+logger = logging.getLogger("heliograph.upkeep")
+INTERVAL_S: Final = 10.0
+
+
+class Upkeep:
+    """The housekeeping of one station in this process."""
+
+    def __init__(self, engine: FilesEngine) -> None:
+        self._engine = engine
+        self._stop = threading.Event()
+        self.trimmed_messages = 0
+        self.trimmed_unread = 0
+        self._thread = threading.Thread(target=self._run, name="heliograph-upkeep", daemon=True)
+        if not engine.read_only:
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            try:
+                self.tidy()
+            except HeliographError as error:
+                logger.warning("upkeep: %s", error)
+            except OSError as error:
+                logger.warning("upkeep: %s; trying again in %g s", error, INTERVAL_S)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def tidy(self, only: str | None = None) -> list[Trimmed]:
+        """Apply retention, rotation by age and compression now; what was deleted."""
+        lease = FileLock(self._engine.root / "upkeep.lock", self._engine.disk)
+        try:
+            if not lease.try_exclusive():
+                if only is None and threading.current_thread() is self._thread:
+                    return []
+                lease.exclusive()
+            names = self._engine.channel_names() if only is None else [only]
+            return [trimmed for name in names for trimmed in self._tidy_channel(name)]
+        finally:
+            lease.release()
+
+    def _tidy_channel(self, name: str) -> list[Trimmed]:
+        try:
+            file = self._engine.describe(name)
+        except NotFound:
+            return []
+        settings = self._engine.settings(file)
+        rules = Rules(
+            settings.retention_bytes or 0, int((settings.retention_age_s or 0) * 1e6),
+            bool(settings.retention_once_read), settings.holdback_bytes or 0,
+        )  # fmt: skip
+        ages = [age for age in (settings.segment_age_s, settings.retention_age_s) if age]
+        if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or ages):
+            return []
+        done: list[Trimmed] = []
+        for number in range(file.partitions):
+            partition = self._engine.writer(name, number)
+            self._rotate_old(partition, int(min(ages) * 1e6) if ages else 0)
+            trimmed = self._trim(name, number, partition, rules)
+            if trimmed is not None:
+                done.append(trimmed)
+            if settings.compress:
+                self._compress(partition)
+        return done
+
+    def _rotate_old(self, partition: Partition, age_us: int) -> None:
+        fields = partition.head.load()
+        if age_us and fields.written and fields.created_us < self._engine.clock.time_ns() // 1000 - age_us:
+            partition.rotate()
+
+    def _trim(self, name: str, number: int, partition: Partition, rules: Rules) -> Trimmed | None:
+        engine = self._engine
+        fields = partition.head.load()
+        sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
+        positions = {
+            subscription: position.offset
+            for subscription in engine.positions.names(name)
+            if (position := engine.positions.load(name, subscription, number)) is not None
+        }
+        plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
+        if not plan.delete:
+            return None
+        freed = retention.delete(partition, plan.delete, engine.disk)
+        messages = plan.delete[-1].next - plan.delete[0].base
+        self.trimmed_messages += messages
+        self.trimmed_unread += sum(plan.unread.values())
+        if plan.unread:
+            logger.warning("retention deleted messages of '%s' that were not read: %s", name, plan.unread)
+        trimmed = Trimmed(
+            channel=name, partition=number, segments=len(plan.delete), messages=messages, bytes=freed,
+            first=plan.delete[-1].next, unread=plan.unread,
+        )  # fmt: skip
+        engine.audit.write(
+            "trimmed", channel=name, partition=number, first=trimmed.first, messages=messages, bytes=freed, unread=plan.unread
+        )
+        return trimmed
+
+    def _compress(self, partition: Partition) -> None:
+        disk, directory = self._engine.disk, partition.place.directory
+        active = partition.head.load().base
+        for base in segments.bases(directory, disk):
+            plain = segments.path_of(directory, base)
+            if base >= active or not plain.exists():
+                continue
+            if segments.path_of(directory, base, segments.COMPRESSED).exists():
+                disk.unlink(plain)  # a crash came between the two; the compressed one is verified
+                continue
+            entries = recovery.verified_entries(directory, base, disk)
+            if entries and entries[-1].end == disk.stat(plain).st_size:  # damaged segments stay as they are
+                compress_segment(directory, base, entries, disk)
