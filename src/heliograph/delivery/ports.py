@@ -1,0 +1,84 @@
+"""What delivery needs from the rooms below, and nothing more.
+
+Any engine with these methods fits; the tests use one that lives in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from heliograph.delivery.deadletter import DeadLetterIdentity
+    from heliograph.engine.port import Batch, Bounds, Position
+    from heliograph.message import Gap
+
+Handler = Callable[[Any], Any]
+"""Called with a message, or with a list of messages when ``batch=True``; may be a coroutine function."""
+
+OnGap = Callable[["Gap"], Any]
+"""Told of offsets that will never be delivered. May be a coroutine function if the handler is one."""
+
+OverflowPolicy = Literal["block", "drop_oldest", "drop_newest"]
+
+PublishDeadLetter = Callable[[str, dict[str, Any], str | None], object]
+"""``(channel, payload, key)``: returns when the letter is durable, raises when it may not be."""
+
+RecentDeadLetters = Callable[[str, int], Iterable["DeadLetterIdentity"]]
+"""``(channel, since_us)``: the identities of the letters appended to the channel since then."""
+
+
+class Cursor(Protocol):
+    """Reads one partition forwards. Used by one thread only."""
+
+    @property
+    def offset(self) -> int: ...  # noqa: D102 - the next offset to be read
+    def pull(self) -> Batch | None:
+        """What comes next, or None when there is nothing new now."""
+
+    def seek(self, offset: int) -> None:
+        """Read on from there."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Lease(Protocol):
+    """The right to be the one live subscriber of a name."""
+
+    def release(self) -> None:
+        """Let the next one have it."""
+
+
+class Engine(Protocol):
+    """Where logs, positions and leases live."""
+
+    def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
+        """What readers may see."""
+
+    def cursor(self, channel: str, partition: int, offset: int, /) -> Cursor:
+        """A reader that begins at the offset."""
+
+    def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
+        """True as soon as there is something at the offset; False on timeout or when woken."""
+
+    def wake(self, channel: str, /) -> None:
+        """End every wait of this process on the channel."""
+
+    def incarnation(self, channel: str, /) -> str:
+        """The channel's present life."""
+
+    def load_position(self, channel: str, subscription: str, partition: int, /) -> Position | None:
+        """The committed position, if one was ever saved."""
+
+    def save_position(self, channel: str, subscription: str, partition: int, position: Position, /) -> None:
+        """Commit durably."""
+
+    def forget_position(self, channel: str, subscription: str, /) -> None:
+        """Remove what was committed."""
+
+    def fit_position(self, channel: str, partition: int, position: Position, /) -> tuple[int, Gap | None]:
+        """Where to resume, and what cannot be delivered any more."""
+
+    def subscription_lease(self, channel: str, subscription: str, /) -> Lease:
+        """Become the live subscriber of that name, or raise SubscriptionBusy."""

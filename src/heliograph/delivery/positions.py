@@ -1,0 +1,153 @@
+"""Committed positions: how far a durable subscription got, on disk.
+
+A position is saved by a thread on the side while messages are being handled, because a slow handler must
+not keep what is done from being saved; by the subscription itself after a dead letter, after every batch if
+``position_flush_ms=0``, and when it is closed. Saving too late means delivering again; saving too early
+would mean losing, and never happens: only what is done counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING
+
+from heliograph.delivery.deadletter import describe
+from heliograph.engine.port import Position
+
+if TYPE_CHECKING:
+    from heliograph.delivery.lane import Terms
+    from heliograph.delivery.lanes import Lanes
+    from heliograph.delivery.ports import Engine
+    from heliograph.engine.port import Batch
+
+UNFLUSHED_MS = 20
+"""How often progress inside a batch is saved when every batch is flushed anyway (``position_flush_ms=0``)."""
+
+logger = logging.getLogger("heliograph.delivery")
+
+
+class Positions:
+    """Saves the position of one durable subscription."""
+
+    def __init__(self, engine: Engine, terms: Terms, lanes: Lanes, *, name: str, saved: int | None) -> None:
+        self.saved = saved
+        self.errors = 0
+        self.listed = False
+        """Whether the flusher has it on its list."""
+        self._engine = engine
+        self._terms = terms
+        self._lanes = lanes
+        self._name = name
+        self._lock = threading.Lock()
+        self._sealed = False
+        self._batches: deque[Batch] = deque()
+        self._failures = 0
+
+    def remember(self, batch: Batch) -> None:
+        """The batch is about to be delivered; the position will be an offset in it. Called by the loop."""
+        committed = self._lanes.committed()
+        while self._batches and self._batches[0].next < committed:
+            self._batches.popleft()
+        self._batches.append(batch)
+
+    def save(self) -> bool:
+        """Save what is done, if it changed. False: it could not be saved, try again."""
+        with self._lock:
+            offset = self._lanes.committed()
+            if self._sealed or offset == self.saved:
+                return True
+            try:
+                terms = self._terms
+                position = Position(terms.incarnation, offset, self._id_before(offset), terms.now_us())
+                self._engine.save_position(terms.channel, self._name, terms.partition, position)
+            except Exception as error:  # noqa: BLE001 - a full disk must not end the delivery
+                self._failed(error)
+                return False
+            self.saved = offset
+            self._failures = 0
+            return True
+
+    def settled(self) -> bool:
+        """Whether there is nothing left to save until the next batch."""
+        return self._sealed or (self._lanes.idle() and self._lanes.committed() == self.saved)
+
+    def seal(self) -> None:
+        """Save nothing from now on: the name belongs to somebody else."""
+        with self._lock:
+            self._sealed = True
+
+    def _id_before(self, offset: int) -> str:
+        for batch in tuple(self._batches):
+            if batch.first < offset <= batch.next:
+                messages = batch.messages
+                index = bisect_left(messages, offset - 1, key=lambda message: message.offset)
+                if index < len(messages) and messages[index].offset == offset - 1:
+                    return messages[index].id
+        return ""
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        self._failures += 1
+        self._terms.control.last_error = text = describe(error)
+        if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time in a row
+            logger.error(
+                "%s: the position cannot be saved (attempt %d), trying again: %s",
+                self._terms,
+                self._failures,
+                text,
+            )
+
+
+class Flusher:
+    """Saves the positions of a station's subscriptions every few milliseconds, as long as any of them moves.
+
+    One per station. Its thread starts with the first subscription that has something to save, and sleeps
+    without a timer while nobody has.
+    """
+
+    def __init__(self, interval_ms: int = 200) -> None:
+        self.every_batch = interval_ms <= 0
+        """Whether subscriptions save after every batch by themselves."""
+        self._interval_s = (interval_ms if interval_ms > 0 else UNFLUSHED_MS) / 1000
+        self._moving: list[Positions] = []
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def touch(self, positions: Positions) -> None:
+        """These are about to move."""
+        if positions.listed:
+            return
+        with self._changed:
+            positions.listed = True
+            self._moving.append(positions)
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._work, name="heliograph-positions", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread. Subscriptions save by themselves when they are closed."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._moving and not self._closed.is_set():
+                    self._changed.wait()
+            if self._closed.wait(self._interval_s):
+                return
+            with self._changed:
+                moving, self._moving = self._moving, []
+            for positions in moving:
+                positions.listed = False  # before the save: what moves after it lists itself again
+                positions.save()
+                if not positions.settled():
+                    self.touch(positions)
