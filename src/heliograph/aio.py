@@ -10,13 +10,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
-from heliograph.errors import HeliographError
-from heliograph.limits import WAIT_SLICE_S
+from heliograph.errors import Busy, StationClosed
+from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
@@ -45,7 +45,9 @@ class _Opening:
         self._station = await self._open()
         return self._station
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._station is not None
         await self._station.close()
 
@@ -79,18 +81,22 @@ class AsyncSubscription:
 
     @property
     def name(self) -> str | None:
+        """Its name; None if it is ephemeral."""
         return self.sync.name
 
     @property
     def channel(self) -> str:
+        """The channel it reads."""
         return self.sync.channel
 
     @property
     def state(self) -> str:
+        """ "running", "paused", "retrying", "failed" or "closed"."""
         return self.sync.state
 
     @property
     def position(self) -> int:
+        """Everything before this offset is done."""
         return self.sync.position
 
     def pause(self) -> None:
@@ -109,10 +115,12 @@ class AsyncSubscription:
         """Stop after the current message and save the position; ``forget=True`` removes it."""
         return await asyncio.to_thread(lambda: self.sync.close(forget=forget, timeout_s=timeout_s))
 
-    async def __aenter__(self) -> AsyncSubscription:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
 
@@ -125,17 +133,22 @@ class AsyncStation:
         self._publisher = station.publisher
         self._engine = station.engine
         self._waiting: dict[Ticket, asyncio.Future[int]] = {}
+        publishing = station.config.publishing
+        self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
     @property
     def name(self) -> str:
+        """The station's name."""
         return self.sync_station.name
 
     @property
     def path(self) -> Any:
+        """Its data directory."""
         return self.sync_station.path
 
     @property
     def config(self) -> Config:
+        """Its settings."""
         return self.sync_station.config
 
     def register(self, type_name: str, cls: Any) -> None:
@@ -184,15 +197,26 @@ class AsyncStation:
     async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
         future: asyncio.Future[int] = self._loop.create_future()
         self._waiting[ticket] = future
+        deadline = self._loop.time() + (self._wait_s if wait is None else wait)
         try:
-            if self._engine.is_open(channel, 0):
-                self._engine.submit(channel, 0, ticket)
-            else:  # opening or making a channel touches the disk: not in the event loop
-                await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+            while True:
+                try:
+                    await self._submit(channel, ticket)
+                    break
+                except Busy:
+                    if self._loop.time() >= deadline:
+                        raise
+                    await asyncio.sleep(BUSY_PAUSE_S)
         except BaseException:
             self._waiting.pop(ticket, None)
             raise
         return await future
+
+    async def _submit(self, channel: str, ticket: Ticket) -> None:
+        if self._engine.is_open(channel, 0):
+            self._engine.submit(channel, 0, ticket)
+        else:  # opening or making a channel touches the disk: not in the event loop
+            await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
 
     def _resolved(self, tickets: list[Ticket]) -> None:
         """Called by the committing thread, once per commit."""
@@ -227,9 +251,20 @@ class AsyncStation:
         """Subscribe; async handlers run in this event loop, plain ones in a thread. See :meth:`Station.subscribe`."""
         subscription = await asyncio.to_thread(
             lambda: self.sync_station.subscribe(
-                channel, handler, name=name, start=start, batch=batch, concurrency=concurrency, retry=retry,
-                timeout_s=timeout_s, buffer=buffer, overflow=overflow, on_gap=on_gap, paused=paused, event_loop=self._loop,
-            )  # fmt: skip
+                channel,
+                handler,
+                name=name,
+                start=start,
+                batch=batch,
+                concurrency=concurrency,
+                retry=retry,
+                timeout_s=timeout_s,
+                buffer=buffer,
+                overflow=overflow,
+                on_gap=on_gap,
+                paused=paused,
+                event_loop=self._loop,
+            )
         )
         return AsyncSubscription(subscription)
 
@@ -312,10 +347,12 @@ class AsyncStation:
         await self._call(self.sync_station.close)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(HeliographError("the station was closed before this message was stored"))
+                future.set_exception(StationClosed("the station was closed before this message was stored"))
 
-    async def __aenter__(self) -> AsyncStation:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()

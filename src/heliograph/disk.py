@@ -16,7 +16,21 @@ from typing import Final
 from heliograph.errors import DiskFull, ReadOnly, StorageError
 
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "fuse.sshfs", "afpfs", "webdav"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "9p",
+        "fuse.sshfs",
+        "afpfs",
+        "webdav",
+    }
 )
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -43,9 +57,11 @@ class Disk:
     fstat = staticmethod(os.fstat)
 
     def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
+        """As os.open; a program started from here does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def fdatasync(self, fd: int) -> None:
+        """Return when the file's data is on the medium."""
         if sys.platform == "darwin":
             fcntl.fcntl(fd, F_FULLFSYNC)
         else:
@@ -78,6 +94,7 @@ class Disk:
         return b"".join(parts)
 
     def read_file(self, path: str | Path) -> bytes:
+        """A whole, small file."""
         fd = self.open(path, os.O_RDONLY)
         try:
             return self.read_range(fd, self.fstat(fd).st_size, 0)
@@ -122,7 +139,9 @@ def explain(error: OSError, doing: str) -> StorageError | ReadOnly:
     if error.errno in _FULL:
         return DiskFull(f"{doing}: {detail}. Free space (or raise the quota); publishing resumes by itself.")
     if error.errno in _REFUSED:
-        return ReadOnly(f"{doing}: {detail}. Check the owner and mode of the data directory, or open with read_only=True.")
+        return ReadOnly(
+            f"{doing}: {detail}. Check the owner and mode of the data directory, or open with read_only=True."
+        )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StorageError(
             f"{doing}: too many open files. Raise the limit (ulimit -n) or lower storage.open_partitions_max."

@@ -50,6 +50,9 @@ NEWS_ARMED_S = 1.5
 WAIT_SLICE_S = 1.0
 """Readers look again this often, whatever the news say."""
 
+BUSY_PAUSE_S = 0.005
+"""Pause before an asyncio publisher that waits for room looks again."""
+
 GROUP_BYTES_MAX = 8 * 1024 * 1024
 """How much one group commit writes at once."""
 

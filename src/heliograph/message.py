@@ -4,7 +4,8 @@ A stored line (see docs/format.md)::
 
     {"specversion":"1.0","id":"0192…","source":"host2/monitor","type":"com.example.alert.v1",
      "time":"2026-11-15T20:30:01.123456Z","channel":"alerts","partitionkey":"cpu","correlationid":"…",
-     "traceparent":"00-…","subject":"…", …headers…,"data":{…},"origin":"host2.k3f9q2","originseq":"0/41","crc":"9a1c03f7"}
+     "traceparent":"00-…","subject":"…", …headers…,"data":{…},
+     "origin":"host2.k3f9q2","originseq":"0/41","crc":"9a1c03f7"}
 
 The publisher's part ends with ``data`` and is made here; the rest is spliced on under the log's lock.
 """
@@ -28,8 +29,28 @@ from heliograph.errors import InvalidMessage
 from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
 
 RESERVED: Final = frozenset(
-    "specversion id source type time channel partitionkey correlationid traceparent subject data data_base64 "
-    "datacontenttype dataschema batch origin originseq producer producerseq crc".split()
+    [
+        "specversion",
+        "id",
+        "source",
+        "type",
+        "time",
+        "channel",
+        "partitionkey",
+        "correlationid",
+        "traceparent",
+        "subject",
+        "data",
+        "data_base64",
+        "datacontenttype",
+        "dataschema",
+        "batch",
+        "origin",
+        "originseq",
+        "producer",
+        "producerseq",
+        "crc",
+    ]
 )
 """Attributes that a header must not use."""
 
@@ -154,7 +175,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return str(self.envelope.get("originseq", ""))
 
     def __repr__(self) -> str:
-        return f"Message({self.channel}/{self.offset} {self.type} id={self.id} key={self.partitionkey!r} data={self.data!r})"
+        place = f"{self.channel}/{self.offset}"
+        return f"Message({place} {self.type} id={self.id} key={self.partitionkey!r} data={self.data!r})"
 
 
 class _WithBytes(msgspec.Struct):
@@ -177,7 +199,9 @@ _set_data: Callable[[Message, Any], None] = Message.__dict__["data"].__set__
 PayloadDecoder = Callable[[str], Callable[[bytes], Any] | None]
 
 
-def decode_lines(data: bytes, first: int, partition: int, payload_decoder: PayloadDecoder | None) -> list[Message] | None:
+def decode_lines(
+    data: bytes, first: int, partition: int, payload_decoder: PayloadDecoder | None
+) -> list[Message] | None:
     """Decode whole lines with consecutive offsets; None if any of them needs a closer look."""
     try:
         messages = _decoder.decode_lines(data)
@@ -274,7 +298,10 @@ def template(channel: str, type: str, source: str) -> bytes:
             _templates.clear()
         middle = b'","source":%b,"type":%b,"time":"' % (_encode(source), _encode(type))
         end = b'","channel":%b' % _encode(channel)
-        found = b'{"specversion":"1.0","id":"%%b%b%%b%b' % (middle.replace(b"%", b"%%"), end.replace(b"%", b"%%"))
+        found = b'{"specversion":"1.0","id":"%%b%b%%b%b' % (
+            middle.replace(b"%", b"%%"),
+            end.replace(b"%", b"%%"),
+        )
         _templates[(channel, type, source)] = found
     return found
 
@@ -310,7 +337,7 @@ def _text(what: str, value: object, bytes_max: int) -> bytes:
     return encoded
 
 
-def _headers(headers: Mapping[str, HeaderValue]) -> bytes:
+def _headers(headers: Mapping[Any, Any]) -> bytes:
     if len(headers) > HEADERS_MAX:
         raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
     parts: list[bytes] = []
@@ -324,7 +351,9 @@ def _headers(headers: Mapping[str, HeaderValue]) -> bytes:
         elif isinstance(value, (bool, int)):
             parts.append(b',"%b":%b' % (name.encode(), _encode(value)))
         else:
-            raise InvalidMessage(f"header '{name}' must be text, a whole number or a boolean, not {type(value).__name__}")
+            raise InvalidMessage(
+                f"header '{name}' must be text, a whole number or a boolean, not {type(value).__name__}"
+            )
     return b"".join(parts)
 
 
@@ -333,7 +362,8 @@ def bytes_data(data: bytes | bytearray | memoryview) -> bytes:
     return b',"data_base64":"%b"' % binascii.b2a_base64(data, newline=False)
 
 
-def check_id(message_id: str) -> bytes:
+def check_id(message_id: object) -> bytes:
+    """An id given by the publisher, as bytes; it goes into the line unescaped."""
     if not isinstance(message_id, str) or not _ID.fullmatch(message_id) or '"' in message_id or "\\" in message_id:
         raise InvalidMessage(f"id {message_id!r}: use 1 to 200 printable ASCII characters without quotes and spaces")
     return message_id.encode()
@@ -350,9 +380,8 @@ def parse_time(value: str | datetime) -> datetime:
 
 
 def time_us(value: datetime) -> int:
+    """An event time in µs, if a log can hold it."""
     us = to_us(value)
     if not 0 <= us < 253_402_300_800_000_000:
         raise InvalidMessage(f"{value.isoformat()} is outside of the years 1970 to 9999")
     return us
-
-

@@ -86,7 +86,9 @@ class SharedBatches:
 class Cursor:
     """Pulls batches of one partition. Belongs to one thread."""
 
-    def __init__(self, log: Log, offset: int, disk: Disk, shared: SharedBatches, payloads: PayloadDecoder | None) -> None:
+    def __init__(
+        self, log: Log, offset: int, disk: Disk, shared: SharedBatches, payloads: PayloadDecoder | None
+    ) -> None:
         self._cursor = LogCursor(log, offset, disk)
         self._partition = log.place.number
         self._shared = shared

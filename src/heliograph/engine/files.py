@@ -74,7 +74,13 @@ class FilesEngine:
     """Logs, positions and leases in one data directory."""
 
     def __init__(
-        self, root: Path, config: Config, *, read_only: bool = False, disk: Disk = SYSTEM_DISK, clock: Clock = SYSTEM_CLOCK
+        self,
+        root: Path,
+        config: Config,
+        *,
+        read_only: bool = False,
+        disk: Disk = SYSTEM_DISK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         storage = config.storage
         self.root = root
@@ -83,7 +89,12 @@ class FilesEngine:
         self.disk = disk
         self.clock = clock
         self.audit = Audit(
-            root, disk, clock, max_bytes=config.audit.max_bytes, max_files=config.audit.max_files, enabled=not read_only
+            root,
+            disk,
+            clock,
+            max_bytes=config.audit.max_bytes,
+            max_files=config.audit.max_files,
+            enabled=not read_only,
         )
         self.directory = DataDirectory(
             root, config.name, disk, clock, self.audit, read_only=read_only,
@@ -168,11 +179,10 @@ class FilesEngine:
         file = self.describe(name)
         for number in range(file.partitions):
             partition = self.writer(name, number)
-            with contextlib.suppress(ChannelGone):
-                with partition.mutex, partition.locked_anyhow():
-                    channels.mark_deleted(partition.place.directory, self.disk)
-                    if number == file.partitions - 1:
-                        channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
+            with contextlib.suppress(ChannelGone), partition.mutex, partition.locked_anyhow():
+                channels.mark_deleted(partition.place.directory, self.disk)
+                if number == file.partitions - 1:
+                    channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
             self._forget_open(name, number)
         self.positions.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
@@ -210,7 +220,9 @@ class FilesEngine:
     def _no_such_channel(self, name: str, number: int) -> None:
         if channels.channel_path(self.root, name).is_dir():
             raise NotFound(f"channel '{name}' has no partition {number}")
-        raise NotFound(f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it")
+        raise NotFound(
+            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
+        )
 
     def _open_files(self, name: str, place: recovery.Place) -> _Open:
         if self.read_only:
@@ -278,7 +290,9 @@ class FilesEngine:
                 return self._append(entry, ticket, wait_s)
             except (ChannelGone, Evicted):
                 pass
-        return self._creating(name, lambda: self._with_log(name, number, lambda found: self._append(found, ticket, wait_s)))
+        return self._creating(
+            name, lambda: self._with_log(name, number, lambda found: self._append(found, ticket, wait_s))
+        )
 
     def _append(self, entry: _Open, ticket: Ticket, wait_s: float) -> int:
         if self._always:
@@ -348,7 +362,7 @@ class FilesEngine:
     def settle(self, name: str, number: int) -> None:
         """Sync what another process wrote with less durability, so that it can be read now."""
         if self._always and not self.read_only:
-            self._with_log(name, number, lambda entry: self._settle(entry))
+            self._with_log(name, number, self._settle)
 
     def _settle(self, entry: _Open) -> None:
         if isinstance(entry.log, Partition):
@@ -419,7 +433,9 @@ class FilesEngine:
 
     def _clamped(self, name: str, number: int, position: Position, target: int, why: str) -> tuple[int, Gap]:
         gap = Gap(name, number, min(position.offset, target), max(position.offset, target), why)
-        self.audit.write("position-moved", channel=name, partition=number, before=position.offset, after=target, why=why)
+        self.audit.write(
+            "position-moved", channel=name, partition=number, before=position.offset, after=target, why=why
+        )
         return target, gap
 
     def head_fields(self, name: str, number: int) -> Fields:

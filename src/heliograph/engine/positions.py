@@ -1,7 +1,7 @@
 """Positions and leases of subscriptions, as files.
 
-    subscriptions/alerts/worker-1/0.json   {"incarnation":"k3f9q2","offset":42,"id":"0192…","time_us":…}
-    subscriptions/alerts/worker-1/lock     held by the live subscriber; the kernel frees a dead one's at once
+subscriptions/alerts/worker-1/0.json   {"incarnation":"k3f9q2","offset":42,"id":"0192…","time_us":…}
+subscriptions/alerts/worker-1/lock     held by the live subscriber; the kernel frees a dead one's at once
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ class Watcher:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
                 if self._source is None:
                     self._source = _Inotify() if sys.platform == "linux" else _Kqueue()
-                    threading.Thread(target=self._run, args=(self._source,), name="heliograph-news", daemon=True).start()
+                    threading.Thread(
+                        target=self._run, args=(self._source,), name="heliograph-news", daemon=True
+                    ).start()
                 handle = self._source.add(path)
             except OSError:
                 self._failed = self._source is None
@@ -129,19 +131,20 @@ class _Inotify:
 
 class _Kqueue:
     def __init__(self) -> None:
-        self._queue: Any = select.kqueue()  # type: ignore[attr-defined,unused-ignore]
+        kqueue: Any = select
+        self._queue: Any = kqueue.kqueue()
+        self._note_write: int = kqueue.KQ_NOTE_WRITE
         self._stop_read, self._stop_write = os.pipe()
         self._change(self._stop_read, "KQ_FILTER_READ", "KQ_EV_ADD", 0)
 
     def _change(self, fd: int, filter_name: str, flag: str, notes: int) -> None:
-        kevent = getattr(select, "kevent")(  # noqa: B009 - absent from the stubs on Linux
-            fd, getattr(select, filter_name), getattr(select, flag) | getattr(select, "KQ_EV_CLEAR"), notes  # noqa: B009
-        )
-        self._queue.control([kevent], 0)
+        kqueue: Any = select  # its names are missing from the stubs on Linux
+        flags = getattr(kqueue, flag) | kqueue.KQ_EV_CLEAR
+        self._queue.control([kqueue.kevent(fd, getattr(kqueue, filter_name), flags, notes)], 0)
 
     def add(self, path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._change(fd, "KQ_FILTER_VNODE", "KQ_EV_ADD", getattr(select, "KQ_NOTE_WRITE"))  # noqa: B009
+        self._change(fd, "KQ_FILTER_VNODE", "KQ_EV_ADD", self._note_write)
         return fd
 
     def remove(self, handle: int) -> None:

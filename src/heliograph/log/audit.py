@@ -24,7 +24,9 @@ logger = logging.getLogger("heliograph.audit")
 class Audit:
     """The audit log of one data directory, shared by its processes."""
 
-    def __init__(self, root: Path, disk: Disk, clock: Clock, *, max_bytes: int, max_files: int, enabled: bool = True) -> None:
+    def __init__(
+        self, root: Path, disk: Disk, clock: Clock, *, max_bytes: int, max_files: int, enabled: bool = True
+    ) -> None:
         self._directory = root / "audit"
         self._disk = disk
         self._clock = clock

@@ -72,7 +72,9 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     except FileNotFoundError:
         raise NotFound(f"there is no channel '{name}' in {root}") from None
     except msgspec.MsgspecError as error:
-        raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'.") from None
+        raise Damaged(
+            f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'."
+        ) from None
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found

@@ -67,7 +67,12 @@ class GroupCommit:
     """The queue in front of one partition."""
 
     def __init__(
-        self, partition: Partition, *, always: bool, pending_bytes_max: int, start_leader: Callable[[GroupCommit], None]
+        self,
+        partition: Partition,
+        *,
+        always: bool,
+        pending_bytes_max: int,
+        start_leader: Callable[[GroupCommit], None],
     ) -> None:
         self.partition = partition
         self._always = always
@@ -144,7 +149,9 @@ class GroupCommit:
         leading = True
         while leading:
             group: list[Ticket] = []
-            error: BaseException | None = OutcomeUnknown("publishing was interrupted; it may or may not have been stored")
+            error: BaseException | None = OutcomeUnknown(
+                "publishing was interrupted; it may or may not have been stored"
+            )
             try:
                 group = self._take()
                 error = self._carry_out(group)

@@ -1,7 +1,7 @@
 """Sealed segments as zstd: independent frames of at most 1 MiB, cut at index entries.
 
     BASE.jsonl.zst   frame, frame, …: `zstdgrep` and `zstd -dc` read it as one file
-    BASE.frames      derived, 32 bytes per frame:  Q position, Q length (uncompressed)  Q position, Q length (in the file)
+    BASE.frames      derived, 32 bytes per frame: Q position, Q length (uncompressed), Q position, Q length (stored)
 
 The index keeps its uncompressed positions. The compressed file is written aside, read back and compared, synced,
 and renamed; only then is the plain one removed. If both exist the compressed one is complete and wins.
@@ -105,7 +105,7 @@ class CompressedSegment:
             _, length, at, stored = self._frames[number]
             try:
                 data = _zstd().decompress(self._disk.read_range(self._fd, stored, at))
-            except Exception:  # a damaged frame reads as empty bytes: line checksums then report it
+            except (_zstd().ZstdError, OSError):  # a damaged frame reads as empty bytes: line checksums then report it
                 data = b"\0" * length
             self._cached = (number, data.ljust(length, b"\0")[:length])
         return self._cached[1]

@@ -9,6 +9,7 @@ and what is damaged is reported as missing.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -46,9 +47,10 @@ class Chunk(NamedTuple):
 class Log(Protocol):
     """What a cursor asks of a partition."""
 
-    place: recovery.Place
-
-    def limit(self) -> Limit: ...
+    @property
+    def place(self) -> recovery.Place: ...
+    @property
+    def limit(self) -> Callable[[], Limit]: ...
 
 
 class _Place(NamedTuple):
@@ -211,7 +213,7 @@ class LogCursor:
         if skip <= 0:
             return start
         data = self._segment.read(start.position, entry.length if entry else self._rest(start.position))
-        if data.count(b"\n") < skip or (entry and data.count(b"\n") != entry.count):
+        if data.count(b"\n") < skip or (entry and data.count(b"\n") != entry.lines):
             return _Place(start.position, start.crc ^ 1)  # damaged: a checksum that cannot match makes it doubted
         at = -1
         for _ in range(skip):
@@ -267,7 +269,9 @@ class LogCursor:
         found = lines.sort_out(data, first, place.station, place.number, goal.next)
         wanted = [(offset, line) for offset, line in found.lines if self.offset <= offset < goal.next]
         missing = [
-            Missing(max(low, self.offset), high, "damaged on disk") for low, high, _ in found.missing if high > self.offset
+            Missing(max(low, self.offset), high, "damaged on disk")
+            for low, high, _ in found.missing
+            if high > self.offset
         ]
         return self._advance(goal, data, wanted, missing)
 

@@ -22,7 +22,16 @@ import msgspec
 from heliograph import disk as disks
 from heliograph.clock import Clock, from_us
 from heliograph.disk import Disk, explain
-from heliograph.errors import Busy, ConfigError, Damaged, InvalidName, NotFound, ReadOnly, UnsupportedFormat, WrongStation
+from heliograph.errors import (
+    Busy,
+    ConfigError,
+    Damaged,
+    InvalidName,
+    NotFound,
+    ReadOnly,
+    UnsupportedFormat,
+    WrongStation,
+)
 from heliograph.log import channel, recovery, redact, segments
 from heliograph.log.audit import Audit
 from heliograph.log.head import Fields, Head, TornHead
@@ -157,7 +166,9 @@ class DataDirectory:
                 rebooted |= self._recover_partition(station.name, name, directory)
         unsynced = self.root / "unsynced"
         if moved or (rebooted and unsynced.exists()):
-            self._renew_all("the directory was copied, restored or moved" if moved else "a power cut may have taken messages back")
+            self._renew_all(
+                "the directory was copied, restored or moved" if moved else "a power cut may have taken messages back"
+            )
         if moved:
             station = msgspec.structs.replace(
                 station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino
@@ -170,7 +181,9 @@ class DataDirectory:
 
     def _moved(self, station: StationFile) -> bool:
         machine = disks.machine_id()
-        return station.inode != self._disk.stat(self.root).st_ino or bool(machine and station.machine and station.machine != machine)
+        return station.inode != self._disk.stat(self.root).st_ino or bool(
+            machine and station.machine and station.machine != machine
+        )
 
     def _partitions(self, name: str) -> list[Path]:
         path = channel.channel_path(self.root, name)

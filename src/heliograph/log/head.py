@@ -108,7 +108,7 @@ class Head:
     def trusted(self, boot: bytes, disk: Disk) -> bool:
         """Whether this head was written since the last boot, in this very file."""
         magic, wrote_boot, inode = _IDENTITY.unpack_from(self._map, 0)
-        return magic == MAGIC and wrote_boot == boot and inode == disk.stat(self.path).st_ino
+        return bool(magic == MAGIC and wrote_boot == boot and inode == disk.stat(self.path).st_ino)
 
     def load(self) -> Fields:
         """Read a consistent set of fields."""

@@ -5,7 +5,7 @@ One entry of 64 bytes covers the lines appended since the entry before it, some 
     Q first      offset of its first line            Q position   where that line begins in the segment
     Q append_us  when its last line was appended     Q min_us     smallest event time in it
     Q max_us     largest event time in it            Q peak_us    largest event time in the log up to its end
-    I count      lines                               I length     bytes
+    I lines      lines                               I length     bytes
     I crc        crc32c of the segment from byte 0 to the end of this entry
     I self       crc32c of the 60 bytes before
 
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     min_us: int
     max_us: int
     peak_us: int
-    count: int
+    lines: int
     length: int
     crc: int
 
@@ -50,12 +50,13 @@ class Entry(NamedTuple):
 
     @property
     def next(self) -> int:
-        return self.first + self.count
+        return self.first + self.lines
 
 
 def encode(entry: Entry) -> bytes:
     packed = _SEALED.pack(*entry)
-    return packed + google_crc32c.value(packed).to_bytes(4, "little")
+    own: int = google_crc32c.value(packed)
+    return packed + own.to_bytes(4, "little")
 
 
 def decode(data: bytes, at: int = 0) -> Entry | None:
@@ -74,7 +75,7 @@ def chain(data: bytes, base: int) -> list[Entry]:
     first, position = base, 0
     for at in range(0, len(data) - SIZE + 1, SIZE):
         entry = decode(data, at)
-        if entry is None or entry.first != first or entry.position != position or not entry.count:
+        if entry is None or entry.first != first or entry.position != position or not entry.lines:
             break
         entries.append(entry)
         first, position = entry.next, entry.end

@@ -45,7 +45,7 @@ def stamp_batch(bodies: Sequence[bytes], crcs: Sequence[int], origin: bytes, par
 
 
 def _finish(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
-    lines = []
+    lines: list[bytes] = []
     push = lines.append
     for body, crc in zip(bodies, crcs, strict=True):
         tail = b'%b%d"' % (place, first)

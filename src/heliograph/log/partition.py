@@ -82,9 +82,7 @@ class Group:
 
     __slots__ = ("atomic", "bodies", "crcs", "first", "max_us", "min_us", "now_us")
 
-    def __init__(
-        self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False
-    ) -> None:
+    def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
         self.bodies = bodies
         self.crcs = crcs
         self.now_us = self.min_us = self.max_us = now_us  # event times differ only where the publisher set them
@@ -367,9 +365,17 @@ class Partition:
         self._fd, self._index_fd = new_fd, new_index_fd
         self._set(
             Fields(
-                base=base, next=base, synced_next=base, first=self.first, open_first=base, peak_us=self.peak_us,
-                append_us=self.append_us, created_us=now_us, generation=self.generation, flags=self.flags,
-            )  # fmt: skip
+                base=base,
+                next=base,
+                synced_next=base,
+                first=self.first,
+                open_first=base,
+                peak_us=self.peak_us,
+                append_us=self.append_us,
+                created_us=now_us,
+                generation=self.generation,
+                flags=self.flags,
+            )
         )
         self._store()
 

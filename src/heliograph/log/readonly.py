@@ -38,7 +38,14 @@ class ReadOnlyLog:
         if fields.flags & DELETED:
             raise ChannelGone(f"{self.place.directory} was deleted")
         if synced:
-            return Limit(fields.first, fields.synced_next, fields.base, fields.synced, fields.synced_crc, fields.append_us)
+            return Limit(
+                fields.first,
+                fields.synced_next,
+                fields.base,
+                fields.synced,
+                fields.synced_crc,
+                fields.append_us,
+            )
         return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
 
     def fields(self) -> Fields:

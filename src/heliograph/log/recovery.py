@@ -82,9 +82,7 @@ class IndexBuilder:
         self.peak_us = max(self.peak_us, high)
         self.append_us = max(self.append_us, high)
         self.entries.append(
-            Entry(
-                self.first, self.position, self.append_us, low, high, self.peak_us, count, len(data), self.crc
-            )
+            Entry(self.first, self.position, self.append_us, low, high, self.peak_us, count, len(data), self.crc)
         )
         self.first += count
         self.position += len(data)

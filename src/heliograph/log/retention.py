@@ -67,7 +67,9 @@ def plan(sealed: Sequence[Sealed], active_bytes: int, rules: Rules, positions: M
             or (rules.bytes_max and total > rules.bytes_max)
         )
         held = slowest is not None and not read
-        if not wanted and not (held and rules.holdback_bytes and rules.once_read and unread_bytes > rules.holdback_bytes):
+        if not wanted and not (
+            held and rules.holdback_bytes and rules.once_read and unread_bytes > rules.holdback_bytes
+        ):
             break
         if held and (not rules.holdback_bytes or unread_bytes <= rules.holdback_bytes):
             break
@@ -87,7 +89,14 @@ def survey(directory: Path, active_base: int, disk: Disk) -> list[Sealed]:
     for base, following in zip(known, [*known[1:], active_base], strict=True):
         if base >= active_base:
             break
-        found.append(Sealed(base, following, segments.stored_bytes(directory, base, disk), _append_us(directory, base, disk)))
+        found.append(
+            Sealed(
+                base,
+                following,
+                segments.stored_bytes(directory, base, disk),
+                _append_us(directory, base, disk),
+            )
+        )
     return found
 
 

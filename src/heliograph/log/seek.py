@@ -42,7 +42,9 @@ def offset_at(log: Log, moment_us: int, disk: Disk) -> int:
     cursor = LogCursor(log, max(start, limit.first), disk)
     with contextlib.closing(cursor):
         while (chunk := cursor.read()) is not None:
-            for offset, line in enumerate(chunk.data.split(b"\n")[:-1], chunk.first) if chunk.numbered is None else chunk.numbered:
+            for offset, line in (
+                enumerate(chunk.data.split(b"\n")[:-1], chunk.first) if chunk.numbered is None else chunk.numbered
+            ):
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                     if line.strip(b" ") and to_us(_brief.decode(line).time) >= moment_us:
                         return offset
@@ -68,7 +70,10 @@ def _first_entry(place: Place, disk: Disk, limit: Limit, before: Callable[[index
         else:
             high = middle
     if low < len(known):
-        with contextlib.suppress(FileNotFoundError), contextlib.closing(_index(place, known[low], disk)) as file:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            contextlib.closing(_index(place, known[low], disk)) as file,
+        ):
             number = file.last_where(before)
             entry = file.entry(number) if number >= 0 else None
             best = max(best, entry.next if entry else known[low])
@@ -105,7 +110,11 @@ def _scan(log: Log, start: int, pattern: bytes, message_id: str, disk: Disk, sto
                     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                         if pattern in line and _brief.decode(line).id == message_id:
                             return offset
-            if stop_after_us is not None and chunk.append_us > stop_after_us + 60_000_000 and len(chunk.data) >= CHUNK_BYTES // 2:
+            if (
+                stop_after_us is not None
+                and chunk.append_us > stop_after_us + 60_000_000
+                and len(chunk.data) >= CHUNK_BYTES // 2
+            ):
                 return None
     return None
 

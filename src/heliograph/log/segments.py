@@ -1,9 +1,9 @@
 """Segment files: their names, their order, and reading them whether compressed or not.
 
-    00000000000000000000.jsonl          lines; the name is the offset of the first
-    00000000000000000000.index          see index.py
-    00000000000000000000.jsonl.zst      the same lines as independent zstd frames (a sealed segment)
-    00000000000000000000.frames         derived: where each frame begins, see compress.py
+00000000000000000000.jsonl          lines; the name is the offset of the first
+00000000000000000000.index          see index.py
+00000000000000000000.jsonl.zst      the same lines as independent zstd frames (a sealed segment)
+00000000000000000000.frames         derived: where each frame begins, see compress.py
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from heliograph.payloads import Payloads
 _crc = google_crc32c.value
 _uuid7 = uuid_utils.uuid7
 _BYTES = (bytes, bytearray, memoryview)
+_SPECIAL = {Draft, *_BYTES}
 Callback = Callable[[list[Ticket]], None]
 
 
@@ -63,8 +64,8 @@ class Publisher:
                 self._publishable.add(channel)
 
     def prepare(
-        self, channel: str, data: Any, type_name: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
-        correlation_id: str | None, subject: str | None, message_id: str | None, callback: Callback | None = None,
+        self, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None, message_id: str | None, callback: Callback | None = None,
     ) -> tuple[Ticket, str]:  # fmt: skip
         """A ticket for one message, and its id."""
         self._check_channel(channel)
@@ -87,8 +88,8 @@ class Publisher:
         return Ticket((body,), (_crc(body),), now_us, callback=callback), message_id
 
     def publish(
-        self, channel: str, data: Any, type_name: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
-        correlation_id: str | None, subject: str | None, message_id: str | None, wait: float | None,
+        self, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None, message_id: str | None, wait: float | None,
     ) -> Receipt:  # fmt: skip
         """Publish one message from this thread."""
         ticket, message_id = self.prepare(channel, data, type_name, key, headers, correlation_id, subject, message_id)
@@ -104,8 +105,8 @@ class Publisher:
 
     def _too_large(self, size: int, channel: str) -> None:
         raise MessageTooLarge(
-            f"a message for '{channel}' has about {size + TAIL_BYTES_MAX} bytes, messages.max_bytes is {self._max_bytes}. "
-            "Publish a reference to the data instead, or raise the limit."
+            f"a message for '{channel}' has about {size + TAIL_BYTES_MAX} bytes, messages.max_bytes is "
+            f"{self._max_bytes}. Publish a reference to the data instead, or raise the limit."
         )
 
     # -- batches ----------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class Publisher:
             raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         now_us = self._engine.clock.time_ns() // 1000
         correlation_id = correlation_id or context.correlation_id()
-        plain = not any([isinstance(item, (Draft, *_BYTES)) for item in batch])
+        plain = _SPECIAL.isdisjoint(map(type, batch))
         extra = attributes(key, correlation_id, context.traceparent(), None, headers)
         if plain:
             bodies, ids = self._plain_bodies(channel, batch, type_name, extra, now_us)
@@ -170,7 +171,10 @@ class Publisher:
                 )  # fmt: skip
                 message_id = str(_uuid7()) if draft.id is None else draft.id
                 moment = now_us if draft.time is None else time_us(draft.time)
-                begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
+                begin = template(channel, name, source) % (
+                    check_id(message_id),
+                    self._timestamps.format(moment),
+                )
             except InvalidMessage as error:
                 raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
             bodies.append(begin + extra + encoded)
@@ -196,11 +200,21 @@ class Publisher:
 
     # -- what only the station itself publishes -----------------------------------------------------------------
 
-    def publish_own(self, channel: str, type_name: str, payload: Any, key: str | None, headers: Mapping[str, HeaderValue] | None = None) -> Receipt:
+    def publish_own(
+        self,
+        channel: str,
+        type_name: str,
+        payload: Any,
+        key: str | None,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> Receipt:
         """A message of our own, such as a dead letter: no limit of size, no reserved name."""
         now_us = self._engine.clock.time_ns() // 1000
         message_id = str(_uuid7())
-        begin = template(channel, type_name, self._source()) % (message_id.encode(), self._timestamps.format(now_us))
+        begin = template(channel, type_name, self._source()) % (
+            message_id.encode(),
+            self._timestamps.format(now_us),
+        )
         body = begin + attributes(key, None, None, None, headers) + b',"data":' + msgspec.json.encode(payload)
         first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
         return Receipt(message_id, channel, 0, first)

@@ -19,7 +19,13 @@ class MessageRange:
     """The messages of a range of offsets, fetched a batch at a time. Belongs to one thread at a time."""
 
     def __init__(
-        self, engine: FilesEngine, channel: str, partition: int, first: int, last: int | None, on_gap: OnGap | None
+        self,
+        engine: FilesEngine,
+        channel: str,
+        partition: int,
+        first: int,
+        last: int | None,
+        on_gap: OnGap | None,
     ) -> None:
         self._engine = engine
         self._channel = channel

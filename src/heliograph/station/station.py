@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -22,7 +22,7 @@ from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.errors import ConfigError, HeliographError, NotFound, SubscriptionBusy
-from heliograph.log import retention, segments
+from heliograph.log import segments
 from heliograph.log.channel import ChannelSettings
 from heliograph.log.head import FENCED
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
@@ -63,10 +63,7 @@ def open_station(
         settings["data_dir"] = os.fspath(path)
     if name is not None:
         settings["name"] = check_name(name, "station")
-    if isinstance(config, Config):
-        loaded = config.with_settings(**settings)
-    else:
-        loaded = configs.load(config, **settings)
+    loaded = config.with_settings(**settings) if isinstance(config, Config) else configs.load(config, **settings)
     return Station(loaded, read_only=read_only, disk=disk, clock=clock)
 
 
@@ -77,7 +74,12 @@ class Station:
     """
 
     def __init__(
-        self, config: Config, *, read_only: bool = False, disk: Disk = SYSTEM_DISK, clock: Clock = SYSTEM_CLOCK
+        self,
+        config: Config,
+        *,
+        read_only: bool = False,
+        disk: Disk = SYSTEM_DISK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.config = config
         self.path = Path(config.storage.data_dir)
@@ -122,7 +124,7 @@ class Station:
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
         raised at once (setting publishing.when_full).
         """
-        meter = self._meters.of(channel) if isinstance(channel, str) else self._meters.of("")
+        meter = self._meters.of(channel)
         started_ns = self.engine.clock.monotonic_ns()
         try:
             receipt = self.publisher.publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
@@ -147,7 +149,7 @@ class Station:
 
         Items are payloads, or :class:`Draft` where messages differ in more than their data.
         """
-        meter = self._meters.of(channel) if isinstance(channel, str) else self._meters.of("")
+        meter = self._meters.of(channel)
         started_ns = self.engine.clock.monotonic_ns()
         try:
             receipts = self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id)
@@ -192,7 +194,8 @@ class Station:
             engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
             flusher=self._flusher, publish_dead_letter=self._publish_dead_letter,
             recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
-            retry=retry or self._default_retry(), timeout_s=timeout_s if timeout_s is not None else self._default_timeout(),
+            retry=retry or self._default_retry(),
+            timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
             event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
         )  # fmt: skip
@@ -215,9 +218,6 @@ class Station:
             max_retries=settings.max_retries, base_s=settings.backoff_base_ms / 1000,
             max_s=settings.backoff_max_ms / 1000, jitter=settings.backoff_jitter,
         )  # fmt: skip
-
-    def _default_timeout(self) -> float | None:
-        return self.config.subscribers.timeout_s or None
 
     def _publish_dead_letter(self, channel: str, payload: dict[str, Any], key: str | None) -> Receipt:
         receipt = self.publisher.publish_own(channel, DEAD_LETTER_TYPE, payload, key)
@@ -302,7 +302,7 @@ class Station:
             name=name, incarnation=file.incarnation, partitions=file.partitions, first=limit.first, next=limit.next,
             messages=sum([part.messages for part in parts]), bytes=sum([part.bytes for part in parts]),
             segments=sum([part.segments for part in parts]), created=file.created, settings=file.settings,
-            fenced=any([part.fenced for part in parts]),
+            fenced=any(part.fenced for part in parts),
         )  # fmt: skip
 
     def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
@@ -317,7 +317,8 @@ class Station:
         self.engine.alter(
             name,
             lambda file: msgspec.structs.replace(
-                file, settings=msgspec.structs.replace(file.settings, **{key: getattr(changed, key) for key in settings})
+                file,
+                settings=msgspec.structs.replace(file.settings, **{key: getattr(changed, key) for key in settings}),
             ),
         )
         return self.channel(name)
@@ -434,12 +435,18 @@ class Station:
                 dead = name + DEAD_LETTER
                 found.append(
                     ChannelStats(
-                        channel=name, published=meter.published, published_bytes=meter.bytes,
-                        publish_rate=meter.publish_rate(), refused=meter.refused, publish_latency=meter.latency.stats(),
-                        messages=sum([part.messages for part in parts]), bytes=sum([part.bytes for part in parts]),
+                        channel=name,
+                        published=meter.published,
+                        published_bytes=meter.bytes,
+                        publish_rate=meter.publish_rate(),
+                        refused=meter.refused,
+                        publish_latency=meter.latency.stats(),
+                        messages=sum([part.messages for part in parts]),
+                        bytes=sum([part.bytes for part in parts]),
                         growth_rate=meter.growth_rate(sum([part.next for part in parts])),
-                        dead_letters=self._messages_in(dead) if dead in names else 0, partitions=parts,
-                    )  # fmt: skip
+                        dead_letters=self._messages_in(dead) if dead in names else 0,
+                        partitions=parts,
+                    )
                 )
         return found
 
@@ -456,10 +463,15 @@ class Station:
             size = sum([segments.stored_bytes(directory, base, self.engine.disk) for base in bases])
             found.append(
                 PartitionStats(
-                    partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
-                    bytes=size, segments=len(bases), unsynced_bytes=fields.written - fields.synced,
+                    partition=number,
+                    first=fields.first,
+                    next=fields.next,
+                    messages=fields.next - fields.first,
+                    bytes=size,
+                    segments=len(bases),
+                    unsynced_bytes=fields.written - fields.synced,
                     fenced=bool(fields.flags & FENCED),
-                )  # fmt: skip
+                )
             )
         return found
 
@@ -469,6 +481,7 @@ class Station:
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed, or belongs to the parent of this forked process."""
         return self.engine.closed
 
     def close(self) -> None:
@@ -485,10 +498,12 @@ class Station:
         self._upkeep.close()
         self.engine.close()
 
-    def __enter__(self) -> Station:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

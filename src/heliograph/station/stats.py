@@ -96,9 +96,11 @@ class ChannelMeter:
         self._growth = Rate()
 
     def publish_rate(self) -> float:
+        """Messages a second published by this process."""
         return self._published.rate(self.published)
 
     def growth_rate(self, following: int) -> float:
+        """Messages a second appended by all processes."""
         return self._growth.rate(following)
 
 
@@ -118,6 +120,7 @@ class Rate:
         self._rate = 0.0
 
     def rate(self, count: int, now_s: float | None = None) -> float:
+        """The rate, now that the counter stands at ``count``."""
         now_s = time.monotonic() if now_s is None else now_s
         if self._count < 0:
             self._count, self._since_s = count, now_s
@@ -135,6 +138,7 @@ class Meters:
         self._lock = threading.Lock()
 
     def of(self, channel: str) -> ChannelMeter:
+        """The channel's meter."""
         found = self._meters.get(channel)
         if found is None:
             with self._lock:
@@ -142,5 +146,6 @@ class Meters:
         return found
 
     def forget(self, channels: Iterable[str]) -> None:
+        """Channels that were deleted."""
         for channel in channels:
             self._meters.pop(channel, None)

@@ -44,6 +44,7 @@ class Upkeep:
                 logger.warning("upkeep: %s; trying again in %g s", error, INTERVAL_S)
 
     def close(self) -> None:
+        """Stop after what is being done."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -113,7 +114,13 @@ class Upkeep:
             first=plan.delete[-1].next, unread=plan.unread,
         )  # fmt: skip
         engine.audit.write(
-            "trimmed", channel=name, partition=number, first=trimmed.first, messages=messages, bytes=freed, unread=plan.unread
+            "trimmed",
+            channel=name,
+            partition=number,
+            first=trimmed.first,
+            messages=messages,
+            bytes=freed,
+            unread=plan.unread,
         )
         return trimmed
 
