@@ -42,10 +42,11 @@ class News:
         if self._head is None:
             return
         words = self._head.words
-        if words[NEWS_WANTED]:
-            if words[NEWS_WANTED] > self._clock.monotonic_ns():
-                self._write()
+        if wanted := words[NEWS_WANTED]:
+            # First lowered, then told: the other way round the mark of a reader that woke and waits again is lost.
             words[NEWS_WANTED] = 0
+            if wanted > self._clock.monotonic_ns():
+                self._write()
 
     def _write(self) -> None:
         # A wake-up that cannot be written costs its reader a second, nothing more.
