@@ -346,11 +346,12 @@ class FilesEngine:
 
     def _wait(self, entry: _Open, offset: int, timeout_s: float) -> bool:
         news = entry.log.news
+        if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
+            self._watcher.watch(news.path, news.wake)
         armed = news.arm()
         try:
             if entry.log.limit().next > offset:
                 return True
-            self._watcher.watch(news.path, news.wake) if not self.read_only else None
             woken = armed.acquire(timeout=min(timeout_s, 0.1 if self.read_only else WAIT_SLICE_S))
         finally:
             news.disarm(armed)
