@@ -129,9 +129,7 @@ def test_retry_later_waits_as_long_as_it_says_and_counts_as_an_attempt(station: 
     assert station.letters.written[0]["attempts"] == 3
 
 
-@pytest.mark.parametrize(
-    "error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.CancelledError]
-)
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.CancelledError])
 def test_exits_raised_by_a_handler_are_failures_like_any_other(
     station: MiniStation, error: type[BaseException]
 ) -> None:

@@ -305,9 +305,7 @@ def test_a_missing_range_is_counted_told_and_passed(station: MiniStation) -> Non
     station.publish("a")
     station.engine.add("missing", "damaged")
     station.publish("b")
-    subscription = station.subscribe(
-        lambda message: story.append(message.data), name="worker", on_gap=story.append
-    )
+    subscription = station.subscribe(lambda message: story.append(message.data), name="worker", on_gap=story.append)
     eventually(lambda: len(story) == 3)
     assert story == ["a", Gap("alerts", 0, 1, 2, "damaged"), "b"], "told at its place"
     assert subscription.stats().missing == 1
@@ -320,9 +318,7 @@ def test_a_position_that_was_trimmed_away_is_told_as_a_gap(station: MiniStation)
     station.publish(*range(10))
     station.engine.positions["worker"] = Position("k3f9q2", 2, "", 1)
     station.engine.first = 6
-    subscription = station.subscribe(
-        lambda message: story.append(message.data), name="worker", on_gap=story.append
-    )
+    subscription = station.subscribe(lambda message: story.append(message.data), name="worker", on_gap=story.append)
     eventually(lambda: len(story) == 5)
     assert story == [Gap("alerts", 0, 2, 6, "trimmed"), 6, 7, 8, 9]
     assert subscription.stats().missing == 4

@@ -16,9 +16,7 @@ def test_drop_oldest_never_keeps_more_than_the_buffer(end: int, buffer: int) -> 
 
 
 @given(done=NUMBERS, out=NUMBERS, more=NUMBERS, buffer=st.integers(1, 100))
-def test_drop_newest_keeps_the_oldest_and_whatever_was_handed_out(
-    done: int, out: int, more: int, buffer: int
-) -> None:
+def test_drop_newest_keeps_the_oldest_and_whatever_was_handed_out(done: int, out: int, more: int, buffer: int) -> None:
     handed_out = done + out
     end = handed_out + more
     keep = newest_to_keep(done, handed_out, end, buffer)

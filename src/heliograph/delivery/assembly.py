@@ -40,9 +40,7 @@ def check_arguments(
     """Refuse what cannot work while the caller is still there to hear it."""
     check_handler(handler)
     if on_gap is not None and is_async(on_gap) and not is_async(handler):
-        raise ConfigError(
-            "on_gap is a coroutine function but the handler is not; make both async, or neither"
-        )
+        raise ConfigError("on_gap is a coroutine function but the handler is not; make both async, or neither")
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise ConfigError(f"concurrency is {concurrency}; use 1 to {CONCURRENCY_MAX}")
     if timeout_s is not None and timeout_s < 0:

@@ -21,9 +21,7 @@ ASYNC_TURN_MESSAGES = 64
 class AsyncInvoker:
     """Awaits a coroutine function, message by message, in the running event loop."""
 
-    def __init__(
-        self, handler: Handler, interrupt: Interrupt, *, timeout_s: float | None, counters: Counters
-    ) -> None:
+    def __init__(self, handler: Handler, interrupt: Interrupt, *, timeout_s: float | None, counters: Counters) -> None:
         self._handler = handler if timeout_s is None else _limited(handler, timeout_s, counters)
         self._interrupt = interrupt
 
@@ -45,9 +43,7 @@ class AsyncInvoker:
 class AsyncBatchInvoker:
     """Awaits a coroutine function with all the messages at once, in the running event loop."""
 
-    def __init__(
-        self, handler: Handler, interrupt: Interrupt, *, timeout_s: float | None, counters: Counters
-    ) -> None:
+    def __init__(self, handler: Handler, interrupt: Interrupt, *, timeout_s: float | None, counters: Counters) -> None:
         self._handler = handler if timeout_s is None else _limited(handler, timeout_s, counters)
         self._interrupt = interrupt
 

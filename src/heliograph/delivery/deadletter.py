@@ -139,9 +139,7 @@ def letter_for_message(
     return _letter(identity, message.channel, details, message.key, now_us)
 
 
-def letter_for_problem(
-    identity: DeadLetterIdentity, channel: str, problem: Problem, *, now_us: int
-) -> DeadLetter:
+def letter_for_problem(identity: DeadLetterIdentity, channel: str, problem: Problem, *, now_us: int) -> DeadLetter:
     """The letter for a line that reached no handler: it is not an envelope, or does not fit its type."""
     line = problem.line.rstrip(b"\n")
     details: dict[str, Any] = {

@@ -108,9 +108,7 @@ def check_handler(handler: object) -> None:
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(
-            f"the handler {handler!r} contains yield, so calling it would do nothing; remove the yield"
-        )
+        raise ConfigError(f"the handler {handler!r} contains yield, so calling it would do nothing; remove the yield")
 
 
 class PlainInvoker:

@@ -108,12 +108,12 @@ class Lanes(ABC):
             self._changed.notify_all()
 
     def _wait_for_room(self) -> bool:
-        with self._changed:
-            while self._going_on():
+        while self._going_on():
+            with self._changed:
                 if self._window.has_room(self._undone()):
                     return True
                 self._changed.wait(ROOM_LOOK_S)
-            return False
+        return False
 
     def _going_on(self) -> bool:
         return not self._control.stopping

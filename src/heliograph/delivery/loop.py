@@ -162,9 +162,7 @@ class Loop:
         except NotFound as error:
             self._close_cursor()
             logger.error("%s failed: %s", terms, error)
-            self._control.fail(
-                f"{describe(error)}; close this subscription, or make the channel again and restart"
-            )
+            self._control.fail(f"{describe(error)}; close this subscription, or make the channel again and restart")
         except Exception as error:  # noqa: BLE001 - the disk may recover, the subscription must be there then
             self._close_cursor()
             self._trouble(error)

@@ -53,9 +53,7 @@ class Retry(msgspec.Struct, frozen=True):
         if self.max_retries < 0:
             raise ConfigError(f"max_retries is {self.max_retries}; use 0 to give up after the first failure")
         if not (0 <= self.base_s <= WAIT_S_MAX and 0 <= self.max_s <= WAIT_S_MAX):
-            raise ConfigError(
-                f"back-off of {self.base_s} s to {self.max_s} s; both must be 0 to {WAIT_S_MAX:.0f} s"
-            )
+            raise ConfigError(f"back-off of {self.base_s} s to {self.max_s} s; both must be 0 to {WAIT_S_MAX:.0f} s")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"jitter is {self.jitter}; it is a share of the delay, between 0 and 1")
 

@@ -147,12 +147,11 @@ class Subscription:
         self._forget = self._forget or forget
         self._control.stop()
         if delivering.get() is self._control:
+            self._nudge()
             return self._finished
         ended = self._join(timeout_s)
         if not ended:
-            logger.warning(
-                "%s: its handler did not return within %g s and is left behind", self._terms, timeout_s
-            )
+            logger.warning("%s: its handler did not return within %g s and is left behind", self._terms, timeout_s)
             self._loop.lanes.cancel()
         self._finish()
         if late and forget:
@@ -217,11 +216,14 @@ class Subscription:
             left_s = until - self._terms.clock.monotonic()
             if left_s <= 0:
                 return False
-            with suppress(Exception):  # the engine may be closed, then nobody waits
-                self._engine.wake(self.channel)
+            self._nudge()
             self._thread.join(min(nudge_s, left_s))
             nudge_s = min(2 * nudge_s, _NUDGE_S_MAX)
         return True
+
+    def _nudge(self) -> None:
+        with suppress(Exception):  # the engine may be closed, then nobody waits
+            self._engine.wake(self.channel)
 
     def _finish(self) -> None:
         """Save, forget, release: once, by the loop's thread or by whoever no longer waits for it."""
@@ -327,9 +329,7 @@ def start_subscription(
         backlog = None
         if overflow != "block":
             backlog = Backlog(engine, channel, partition, buffer=buffer, policy=overflow, clock=clock)
-        letters = DeadLetters(
-            channel, publish=publish_dead_letter, recent=recent_dead_letters, since_us=begin.since_us
-        )
+        letters = DeadLetters(channel, publish=publish_dead_letter, recent=recent_dead_letters, since_us=begin.since_us)
         terms = Terms(
             channel=channel,
             partition=partition,

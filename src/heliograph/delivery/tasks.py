@@ -124,10 +124,13 @@ class TaskLanes(Lanes):
 
     def _going_on(self) -> bool:
         if any(task.done() for task in self._tasks) or self._loop.is_closed():
-            if not self._control.stopping:
-                self._control.fail("the event loop the handlers run in has ended; close and subscribe again")
+            self._loop_gone()
             return self._control.hold()
         return not self._control.stopping
+
+    def _loop_gone(self) -> None:
+        if not self._control.stopping:
+            self._control.fail("the event loop the handlers run in has ended; close and subscribe again")
 
     def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
         try:
@@ -143,6 +146,9 @@ class TaskLanes(Lanes):
                 if not await self._drive(lane.deliver(piece.messages, piece.lag_base_us), invoke):
                     return
                 self._complete(lane)
+        except asyncio.CancelledError:
+            self._loop_gone()
+            raise
         except Exception as error:  # noqa: BLE001 - a silent end of this task would look like a slow handler
             self._report(error)
 

@@ -37,9 +37,7 @@ class Window:
         for lane, first in firsts.items():
             pieces = self._pieces[lane]
             if first < self._reach or first >= reach or len(pieces) >= self._pieces_max:
-                raise ValueError(
-                    f"piece at {first} for lane {lane}: window {self._reach}..{reach}, {len(pieces)} out"
-                )
+                raise ValueError(f"piece at {first} for lane {lane}: window {self._reach}..{reach}, {len(pieces)} out")
             pieces.append(first)
         self.advance(reach)
 

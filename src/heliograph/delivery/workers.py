@@ -43,8 +43,7 @@ WATCH_S_MAX = 0.5
 class Abandoned:
     """The workers a subscription has given up on and that have not come back yet."""
 
-    def __init__(self, limit: int = ABANDONED_MAX) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -57,7 +56,7 @@ class Abandoned:
         """Whether too many are stuck at present."""
         with self._lock:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            return len(self._threads) >= self._limit
+            return len(self._threads) >= ABANDONED_MAX
 
 
 class Worker:
