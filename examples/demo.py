@@ -66,6 +66,10 @@ def subscribe(directory: str, name: str) -> None:
 # -- what this process knows of them -----------------------------------------------------------------------------
 
 
+class Broken(Exception):
+    """A process ended that nobody had killed."""
+
+
 class Life:
     """One process, and what it has told. A worker that is started again has two."""
 
@@ -88,6 +92,10 @@ class Life:
                 publisher, number, *offset = line.split()
                 self.told.append(((publisher.decode(), int(number)), int(offset[0]) if offset else -1))
 
+    def check(self) -> None:
+        if self.state == "running" and self.process.poll() is not None:
+            raise Broken(f"{self.name} ended by itself with exit code {self.process.returncode}")
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -98,9 +106,10 @@ class Life:
         if self.state == "running":
             assert self.process.stdin is not None
             self.process.stdin.close()
-            self.process.wait(timeout=30)
+            if self.process.wait(timeout=CATCH_UP_S) != 0:
+                raise Broken(f"{self.name} ended with exit code {self.process.returncode}")
             self._thread.join()
-            self.state = "done" if self.process.returncode == 0 else f"exit {self.process.returncode}"
+            self.state = "done"
 
     def clear_away(self) -> None:
         if self.process.poll() is None:
@@ -194,7 +203,7 @@ class Story:
         while (passed := time.monotonic() - started) < self.seconds:
             if acts and passed >= acts[0][0] * self.seconds:
                 acts.pop(0)[1]()
-            self.view.show(self.lives)
+            self.show()
             time.sleep(0.1)
         self.view.tell("publishers stop; subscribers catch up")
         for name in PUBLISHERS:
@@ -207,10 +216,15 @@ class Story:
         acked = [order for lives in self.told(PUBLISHERS).values() for life in lives for order, _ in life]
         return tally(acked, log, self.told(SUBSCRIBERS))
 
+    def show(self) -> None:
+        for life in self.lives:
+            life.check()
+        self.view.show(self.lives)
+
     def wait_until_all_work(self) -> None:
         deadline = time.monotonic() + CATCH_UP_S
         while not all(life.told for life in self.lives) and time.monotonic() < deadline:
-            self.view.show(self.lives)
+            self.show()
             time.sleep(0.05)
 
     def kill(self, name: str, when: str) -> None:
@@ -228,7 +242,7 @@ class Story:
             told = self.told(SUBSCRIBERS).values()
             if all(wanted <= {order for life in lives for order, _ in list(life)} for lives in told):
                 return
-            self.view.show(self.lives)
+            self.show()
             time.sleep(0.2)
 
     def clear_away(self) -> None:
@@ -367,6 +381,9 @@ def main() -> int:
         found = story.run()
     except KeyboardInterrupt:
         return 130
+    except Broken as error:
+        print(f"\nFAILED: {error}. Please report it with {directory}", file=sys.stderr)
+        return 1
     finally:
         view.close()
         story.clear_away()
