@@ -108,7 +108,7 @@ def fields(struct: type[msgspec.Struct], seen: set[type]) -> Iterator[tuple[str,
 
 
 def test_every_statistic_is_documented() -> None:
-    from heliograph.station import StationStats
+    from heliograph import StationStats
 
     page = text("docs/operations.md")
     missing = [f"{owner}.{name}" for owner, name in fields(StationStats, set()) if f"`{name}`" not in page]

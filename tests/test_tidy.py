@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -17,11 +18,7 @@ TEXTS = sorted(
         *ROOT.glob("*.md"),
         *ROOT.glob("*.toml"),
         ROOT / "Makefile",
-        *(
-            path
-            for room in ("src", "tests", "docs", "examples", "bench", ".ci")
-            for path in (ROOT / room).rglob("*")
-        ),
+        *(path for room in ("src", "tests", "docs", "examples", "bench", ".ci") for path in (ROOT / room).rglob("*")),
     ]
     if path.is_file() and path.suffix in {".py", ".md", ".toml", ".yaml", ".yml", ""}
 )
@@ -48,17 +45,13 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 def test_a_module_has_one_subject(path: Path) -> None:
     lines = len(path.read_text().splitlines())
     if path.relative_to(SRC).as_posix() not in LONG:
-        assert lines <= LINES_MAX, (
-            f"{name(path)} has {lines} lines: split it, or list it in LONG with a reason"
-        )
+        assert lines <= LINES_MAX, f"{name(path)} has {lines} lines: split it, or list it in LONG with a reason"
 
 
 def test_the_list_of_long_modules_is_not_longer_than_needed() -> None:
     for module, reason in LONG.items():
         assert reason
-        assert len((SRC / module).read_text().splitlines()) > LINES_MAX, (
-            f"{module} need not be in LONG any more"
-        )
+        assert len((SRC / module).read_text().splitlines()) > LINES_MAX, f"{module} need not be in LONG any more"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -84,15 +77,11 @@ def test_code_uses_the_words_of_the_glossary() -> None:
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             for word in (getattr(node, field, None) for field in ("id", "name", "arg", "attr")):
-                assert not (isinstance(word, str) and foreign.fullmatch(word)), (
-                    f"{name(path)}: {word}; say channel"
-                )
+                assert not (isinstance(word, str) and foreign.fullmatch(word)), f"{name(path)}: {word}; say channel"
 
 
 def test_tests_mirror_the_rooms() -> None:
-    rooms = {
-        path.stem if path.is_file() else path.name for path in SRC.iterdir() if path.suffix in {".py", ""}
-    }
+    rooms = {path.stem if path.is_file() else path.name for path in SRC.iterdir() if path.suffix in {".py", ""}}
     rooms -= {"__init__", "__pycache__", "__main__", *UNTESTED}
     for room in sorted(rooms):
         alone, several = ROOT / "tests" / f"test_{room}.py", ROOT / "tests" / room
@@ -110,3 +99,17 @@ def test_every_public_name_is_documented() -> None:
 
     for public in heliograph.__all__:
         assert getattr(getattr(heliograph, public), "__doc__", None), f"heliograph.{public} has no docstring"
+
+
+def test_the_asynchronous_station_has_the_same_names_and_parameters() -> None:
+    import heliograph
+
+    sync, other = heliograph.Station, heliograph.AsyncStation
+    internal = {"open_range"}  # what both kinds of read() are made from
+    for method, function in inspect.getmembers(sync, inspect.isfunction):
+        if method.startswith("_") or method in internal:
+            continue
+        assert hasattr(other, method), f"AsyncStation has no {method}"
+        here, there = (set(inspect.signature(f).parameters) for f in (function, getattr(other, method)))
+        assert here - there <= {"event_loop"}, f"AsyncStation.{method} lacks {here - there}"
+        assert there <= here, f"Station.{method} lacks {there - here}"
