@@ -18,13 +18,16 @@ def check_name(name: object, what: str = "channel") -> str:
 
     >>> check_name("sensors.kitchen.temp")
     'sensors.kitchen.temp'
+    >>> len(check_name("a" * 200 + ".dead-letter"))
+    212
     >>> check_name("../etc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     heliograph.errors.InvalidName: '../etc' is not a channel name: use letters, digits, '_' and '-' in words...
     """
     if isinstance(name, str) and name in _known:
         return name
-    if not isinstance(name, str) or len(name) > NAME_BYTES_MAX or not _NAME.fullmatch(name):
+    # The suffix does not count: the dead letters of the longest channel need a name, too.
+    if not isinstance(name, str) or len(name.removesuffix(DEAD_LETTER)) > NAME_BYTES_MAX or not _NAME.fullmatch(name):
         shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:77] + "…"
         raise InvalidName(
             f"{shown} is not a {what} name: use letters, digits, '_' and '-' in words joined by single dots "

@@ -69,12 +69,10 @@ class Audit:
             lock.exclusive()
             if self._disk.stat(self.path).st_size < self._max_bytes:
                 return  # another process was quicker
-            for number in range(self._max_files - 1, 0, -1):
+            for number in range(self._max_files - 1, 0, -1):  # the oldest is written over
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.rename(self._numbered(number), self._numbered(number + 1))
             self._disk.rename(self.path, self._numbered(1))
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.unlink(self._numbered(self._max_files))
         finally:
             lock.release()
 
