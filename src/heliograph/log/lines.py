@@ -104,43 +104,49 @@ class Sorted(NamedTuple):
 def sort_out(data: bytes, first: int, station: str, partition: int, expected_next: int | None = None) -> Sorted:
     """Check every line of a stretch and give each intact one its offset.
 
-    Damage may eat newlines or make new ones. Lines published here carry their own offset and set the count
-    right again; otherwise a damaged piece is taken to be one line, and ``expected_next`` (from the index)
-    corrects what follows the last piece.
+    Damage may eat newlines or make new ones, even whole empty lines. Lines published here carry their own
+    offset and set the count right again; otherwise every piece of a damaged run is taken to be one line, and
+    ``expected_next`` (from the index) corrects what follows the last run.
     """
     lines: list[tuple[int, bytes]] = []
     missing: list[tuple[int, int, bytes]] = []
     offset, whole = first, True
-    bad: list[bytes] = []
+    run: list[bytes] = []  # damaged and blank pieces: next to damage a blank one may be damage, too
+    damaged = False
     pieces = data.split(b"\n")
     if pieces and not pieces[-1]:
         pieces.pop()
     for piece in pieces:
-        blank = not piece.strip(b" ")
-        if not blank and not intact(piece):
-            bad.append(piece)
+        if not intact(piece):
+            damaged = damaged or bool(piece.strip(b" "))
+            run.append(piece)
             continue
-        counted = offset + len(bad)
-        place = None if blank else origin_of(piece)
-        own = place.offset if place and place.station == station and place.partition == partition else counted
-        if bad:
+        if run:
+            counted = offset + len(run)
+            place = origin_of(piece) if damaged else None
+            own = place.offset if place and place.station == station and place.partition == partition else -1
             actual = own if own >= offset else counted
             whole = whole and actual == counted
-            if actual > offset:
-                missing.append((offset, actual, b"\n".join(bad)))
-            offset, bad = actual, []
-        if not blank:
-            lines.append((offset, piece))
+            _lose(missing, run, offset, actual)
+            offset, run, damaged = actual, [], False
+        lines.append((offset, piece))
         offset += 1
-    if bad:
-        counted = offset + len(bad)
-        actual = counted if expected_next is None else max(expected_next, offset)
-        whole = whole and actual == counted
-        missing.append((offset, actual, b"\n".join(bad)))
-        offset = actual
-    elif expected_next is not None and offset != expected_next:
-        whole = False
-        if expected_next > offset:
-            missing.append((offset, expected_next, b""))
-            offset = expected_next
-    return Sorted(lines, missing, offset, whole)
+    counted = offset + len(run)
+    actual = counted if expected_next is None else max(expected_next, offset)
+    whole = whole and counted == (actual if expected_next is None else expected_next)
+    _lose(missing, run, offset, actual)
+    return Sorted(lines, missing, actual, whole)
+
+
+def _lose(missing: list[tuple[int, int, bytes]], run: list[bytes], offset: int, following: int) -> None:
+    """Note what a damaged run costs: its pieces one by one where they are as many as the lines that are gone."""
+    if following - offset != len(run):
+        if following > offset:
+            missing.append((offset, following, b"\n".join(run)))
+        return
+    start = 0
+    for at in range(len(run) + 1):
+        if at == len(run) or not run[at].strip(b" "):  # a blank line is no loss
+            if at > start:
+                missing.append((offset + start, offset + at, b"\n".join(run[start:at])))
+            start = at + 1
