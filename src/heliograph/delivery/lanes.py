@@ -65,11 +65,6 @@ class Lanes(ABC):
         with self._changed:
             return self._window.reach
 
-    def idle(self) -> bool:
-        """Whether everything that was handed out is done."""
-        with self._changed:
-            return self._window.idle()
-
     def advance(self, reach: int) -> None:
         """What lies before this offset and was not handed out needs nobody."""
         with self._changed:

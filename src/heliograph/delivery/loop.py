@@ -230,7 +230,7 @@ class Loop:
         """Deliver a batch. False: the subscription stops."""
         positions = self.positions
         if positions is not None:
-            positions.remember(batch)
+            positions.remember(batch)  # first: the flusher must not believe that there is nothing left to save
             self._flusher.touch(positions)
         if batch.problems or self._keep_until is not None:
             going = all(self._take_part(part, batch) for part in _parts(batch, self._keep_until))

@@ -44,14 +44,16 @@ class Positions:
         self._lock = threading.Lock()
         self._sealed = False
         self._batches: deque[Batch] = deque()
+        self._expected = 0
         self._failures = 0
 
     def remember(self, batch: Batch) -> None:
-        """The batch is about to be delivered; the position will be an offset in it. Called by the loop."""
+        """The batch is about to be delivered, so the position will come to its end. Called by the loop."""
         committed = self._lanes.committed()
         while self._batches and self._batches[0].next < committed:
             self._batches.popleft()
         self._batches.append(batch)
+        self._expected = batch.next
 
     def save(self) -> bool:
         """Save what is done, if it changed. False: it could not be saved, try again."""
@@ -72,7 +74,7 @@ class Positions:
 
     def settled(self) -> bool:
         """Whether there is nothing left to save until the next batch."""
-        return self._sealed or (self._lanes.idle() and self._lanes.committed() == self.saved)
+        return self._sealed or (self.saved is not None and self.saved >= self._expected)
 
     def seal(self) -> None:
         """Save nothing from now on: the name belongs to somebody else."""
@@ -147,7 +149,8 @@ class Flusher:
             with self._changed:
                 moving, self._moving = self._moving, []
             for positions in moving:
-                positions.listed = False  # before the save: what moves after it lists itself again
+                # Before the look at what is done: whatever begins to move later lists itself again.
+                positions.listed = False
                 positions.save()
                 if not positions.settled():
                     self.touch(positions)

@@ -63,10 +63,6 @@ class Window:
                 low = min(low, max(pieces[0], offset))
         return low
 
-    def idle(self) -> bool:
-        """Nothing is out."""
-        return not any(self._pieces)
-
     def has_room(self, undone: Sequence[int]) -> bool:
         """Whether more may be handed out: no lane is full, and the slowest is not too far behind."""
         if any(len(pieces) >= self._pieces_max for pieces in self._pieces):
