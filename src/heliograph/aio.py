@@ -210,7 +210,10 @@ class AsyncStation:
         except BaseException:
             self._waiting.pop(ticket, None)
             raise
-        return await future
+        try:
+            return await future
+        finally:
+            self._publisher.settled(channel, [ticket])
 
     async def _submit(self, channel: str, ticket: Ticket) -> None:
         if self._engine.is_open(channel, 0):

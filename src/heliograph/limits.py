@@ -67,3 +67,6 @@ SHARED_BATCHES = 4
 
 COPY_BYTES = 1024 * 1024
 """Buffer for whole-file work: copying, checking, compressing."""
+
+ROUTES_MAX = 10_000
+"""Combinations of channel, type and service a publisher remembers."""

@@ -99,7 +99,7 @@ class Payloads:
 
     def check_and_encode(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
         """The payload's type name and its JSON, or an error before anything was written."""
-        type_name = self._infer(data) if type_name is None else self._checked(type_name)
+        type_name = self._infer(data) if type_name is None else self.checked(type_name)
         entry = self._types.get(type_name)
         return type_name, encode(data) if entry is None else self._encode_as(type_name, entry, data)
 
@@ -112,7 +112,7 @@ class Payloads:
         """
         if type_name is None and not self._names:
             type_name = DEFAULT_TYPE
-        if type_name is not None and self._checked(type_name) not in self._types:
+        if type_name is not None and self.checked(type_name) not in self._types:
             encoded = _encode_plain_batch(batch)
             if encoded is not None:
                 return [type_name] * len(encoded), encoded
@@ -133,7 +133,8 @@ class Payloads:
             raise InvalidMessage(f"{called} is registered under several names; say which one with type=")
         return name
 
-    def _checked(self, type_name: str) -> str:
+    def checked(self, type_name: str) -> str:
+        """The type name, if it can be one."""
         if type_name not in self._good_names:
             check_type_name(type_name)
             if len(self._good_names) >= _NAMES_KEPT_MAX:

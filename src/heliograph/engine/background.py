@@ -39,11 +39,11 @@ class LockKeeper:
                 self._wake.wait()
                 self._wake.clear()
             time.sleep(LOCK_KEEP_S)
-            for partition, appends in list(self._kept.items()):
-                if partition.release_if_idle(appends):
+            for partition, following in list(self._kept.items()):
+                if partition.release_if_idle(following):
                     self._kept.pop(partition, None)
                 else:
-                    self._kept[partition] = partition.appends
+                    self._kept[partition] = partition.next
 
     def close(self) -> None:
         self._closed = True
@@ -99,7 +99,7 @@ class Committers:
     def _run(self) -> None:
         while (commit := self._queue.get()) is not None:
             try:
-                commit.lead(None)
+                commit.lead(None, [])
             except Exception:
                 logger.exception("a group commit failed")
             finally:

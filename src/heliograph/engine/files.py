@@ -61,13 +61,12 @@ class _Channel:
 class _Open:
     """One partition this process has open."""
 
-    __slots__ = ("commit", "log", "shared", "used")
+    __slots__ = ("commit", "log", "shared")
 
     def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
         self.log = log
         self.commit = commit
         self.shared = SharedBatches()
-        self.used = True
 
 
 class FilesEngine:
@@ -157,7 +156,7 @@ class FilesEngine:
         def apply(head: Partition) -> None:
             found.append(change(self.describe(name)))
             channels.save(self.root, found[0], self.disk)
-            head.generation += 1
+            head.next_generation()
 
         self.writer(name, 0).change(apply)
         self.audit.write("channel-altered", channel=name, settings=msgspec.to_builtins(found[0].settings))
@@ -180,7 +179,7 @@ class FilesEngine:
         for number in range(file.partitions):
             partition = self.writer(name, number)
             with contextlib.suppress(ChannelGone), partition.mutex, partition.locked_anyhow():
-                channels.mark_deleted(partition.place.directory, self.disk)
+                partition.mark_deleted()
                 if number == file.partitions - 1:
                     channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
             self._forget_open(name, number)
@@ -196,7 +195,7 @@ class FilesEngine:
         entry = self._open.get((name, number))
         if entry is None:
             entry = self._open_partition(name, number)
-        entry.used = True
+        entry.log.used = True
         return entry
 
     def _open_partition(self, name: str, number: int) -> _Open:
@@ -246,8 +245,8 @@ class FilesEngine:
         for key, entry in list(self._open.items()) * 2 if excess > 0 else ():
             if excess <= 0 or key not in self._open:
                 continue
-            if entry.used:
-                entry.used = False
+            if entry.log.used:
+                entry.log.used = False
             elif (entry.commit or entry.log).close_if_idle():
                 del self._open[key]
                 self._watcher.unwatch(entry.log.place.directory / "news")
@@ -285,7 +284,7 @@ class FilesEngine:
         """Append from this thread; the first offset once it is as durable as the station promises."""
         entry = self._open.get((name, number))
         if entry is not None:  # what follows without it is the way of the first message
-            entry.used = True
+            entry.log.used = True
             try:
                 return self._append(entry, ticket, wait_s)
             except (ChannelGone, Evicted):
@@ -293,6 +292,16 @@ class FilesEngine:
         return self._creating(
             name, lambda: self._with_log(name, number, lambda found: self._append(found, ticket, wait_s))
         )
+
+    def writer_or_new(self, name: str, number: int) -> Partition:
+        """The writing side of a partition; the channel is made if that is allowed."""
+        return self._creating(name, lambda: self.writer(name, number))
+
+    def drop_closed(self, name: str, number: int) -> None:
+        """Forget a partition that turned out to be deleted (or closed) meanwhile."""
+        entry = self._open.get((name, number))
+        if entry is not None and entry.log.gone:
+            self._forget_open(name, number)
 
     def _append(self, entry: _Open, ticket: Ticket, wait_s: float) -> int:
         if self._always:

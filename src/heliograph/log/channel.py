@@ -22,7 +22,7 @@ import msgspec
 from heliograph.clock import Clock, from_us
 from heliograph.disk import Disk, explain
 from heliograph.errors import Damaged, NotFound, UnsupportedFormat
-from heliograph.log.head import DELETED, Fields, Head
+from heliograph.log.head import Fields, Head
 from heliograph.log.segments import path_of
 
 FORMAT: Final = 1
@@ -115,16 +115,6 @@ def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: 
             return False
         raise explain(error, f"cannot create channel '{name}'") from error
     return True
-
-
-def mark_deleted(directory: Path, disk: Disk) -> None:
-    """Tell every process that has this partition open. The caller holds its append lock."""
-    head = Head(directory / "head", disk)
-    try:
-        fields = head.load()
-        head.store(*fields._replace(flags=fields.flags | DELETED))
-    finally:
-        head.close()
 
 
 def move_to_trash(root: Path, path: Path, disk: Disk) -> None:

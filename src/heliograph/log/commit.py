@@ -35,7 +35,7 @@ class Ticket(Group):
         callback: Callable[[list[Ticket]], None] | None = None,
     ) -> None:
         super().__init__(bodies, crcs, now_us, atomic=atomic)
-        self.size = sum(map(len, bodies))
+        self.size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         self.error: BaseException | None = None
         self.callback = callback
         self._done = False
@@ -89,12 +89,19 @@ class GroupCommit:
 
     def commit(self, ticket: Ticket, wait_s: float) -> None:
         """Append and sync from this thread; returns when it is durable."""
-        ticket.prepare_to_wait()
-        if not self._join(ticket, wait_s):
-            while not ticket.wait():
-                self.lead(ticket)
+        with self._mutex:
+            alone = not self._leading and not self._closed
+            if alone:
+                self._leading = True
+                self.pending_bytes += ticket.size
+        if alone:
+            self.lead(ticket, [ticket])
         else:
-            self.lead(ticket)
+            ticket.prepare_to_wait()
+            if self._join(ticket, wait_s):
+                self.lead(ticket, [])
+            while not ticket.wait():
+                self.lead(ticket, [])
         if ticket.error is not None:
             raise ticket.error
 
@@ -141,38 +148,41 @@ class GroupCommit:
             self._closed = self.partition.close_if_idle()
             return self._closed
 
-    def lead(self, own: Ticket | None) -> None:
-        """Commit what is queued; then hand over to the first who came meanwhile.
+    def lead(self, own: Ticket | None, group: list[Ticket]) -> None:
+        """Commit ``group`` (if empty: what is queued); then hand over to the first who came meanwhile.
 
         The committer (``own`` is None) goes on until the queue is empty or a thread can take over.
         """
         leading = True
         while leading:
-            group: list[Ticket] = []
             error: BaseException | None = OutcomeUnknown(
                 "publishing was interrupted; it may or may not have been stored"
             )
             try:
-                group = self._take()
+                group = group or self._take()
                 error = self._carry_out(group)
             finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
                 self._resolve(group, error)
                 leading = self._hand_over(group, own)
+            group = []
 
     def _resolve(self, group: list[Ticket], error: BaseException | None) -> None:
         """Tell everybody. Tickets of one event loop share their callback: it is called once, with all of them."""
         calls: dict[Callable[[list[Ticket]], None], list[Ticket]] = {}
         for ticket in group:
-            ticket.resolve(error)
             if ticket.callback is not None:
+                ticket.error = error
                 calls.setdefault(ticket.callback, []).append(ticket)
+            else:
+                ticket.resolve(error)
         for callback, tickets in calls.items():
             callback(tickets)
 
     def _hand_over(self, group: list[Ticket], own: Ticket | None) -> bool:
         """Whether the present leader has to lead once more."""
         with self._mutex:
-            self.pending_bytes -= sum([ticket.size for ticket in group])
+            for ticket in group:
+                self.pending_bytes -= ticket.size
             if self._waiting_for_room:
                 self._room.notify_all()
             if not self._queue:
@@ -200,9 +210,10 @@ class GroupCommit:
 
     def _carry_out(self, group: list[Ticket]) -> BaseException | None:
         try:
-            mark = self.partition.append(group)
             if self._always:
-                self.partition.sync(mark)
+                self.partition.commit(group)
+            else:
+                self.partition.append(group)
         except (HeliographError, OSError) as error:
             return error
         return None

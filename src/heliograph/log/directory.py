@@ -209,7 +209,7 @@ class DataDirectory:
         if known and fields is not None and fresh.next < fields.next:
             self._renew(name, f"partition {directory.name} ends at {fresh.next}, it ended at {fields.next}")
         if fields is not None:
-            fresh = fresh._replace(generation=fields.generation + 1)
+            fresh = fresh._replace(state=((fields.generation + 1) << 8) | fresh.flags)
         Head.create(directory / "head", self._disk, self.boot, fresh)
         if report.missing:
             self._audit.write("damage", channel=name, partition=int(directory.name), missing=report.missing)

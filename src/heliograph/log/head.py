@@ -7,11 +7,12 @@ and never replaced while a station is open::
     8   16s  boot id, and
     24   Q   inode of this file: if either differs, nothing below is trusted
     64   Q   sequence: odd while the fields are being written
-    72       the fields (see FIELDS), little-endian
-    +    I   crc32c of the fields
+    72       the fields in the order of ``Fields``, 8 bytes each, little-endian: first what every append moves
+    208  I   crc32c of the fields (0 where the machine does not need it, see below)
     512  Q   news wanted until (monotonic ns): a reader in some process waits
-    520  Q   lock wanted until (monotonic ns): a process waits for the append lock
-    528  Q   process id of the lock's last holder, to name it in an error
+    520  Q   lock wanted (1): a process waits for the append lock
+    528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
+             after getting the lock knows that the holder died, and looks at the end of the log
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
 stores become visible in order (x86), the checksum where they do not (ARM).
@@ -36,40 +37,53 @@ FENCED: Final = 1
 DELETED: Final = 2
 
 _IDENTITY: Final = struct.Struct("<8s16sQ")
-_FIELDS: Final = struct.Struct("<16QII")
+_FIELDS: Final = struct.Struct("<17Q")
+_MOVING: Final = struct.Struct("<3Q")
 _AT: Final = 64
 _FIELDS_AT: Final = _AT + 8
 _SUM_AT: Final = _FIELDS_AT + _FIELDS.size
 _END: Final = _SUM_AT + 4
+_IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
 _SEQUENCE: Final = _AT // 8
 
 _crc = google_crc32c.value
+_pack_moving = _MOVING.pack_into
 
 
 class Fields(NamedTuple):
     """What the head says, in the order in which it is stored."""
 
-    base: int = 0  # first offset of the active segment, which is its name
+    # moved by every append
     next: int = 0  # the offset that the next message gets
     written: int = 0  # bytes of the active segment that are written
-    synced: int = 0  # bytes of it that are known to be on disk
-    synced_next: int = 0  # the offset that belongs to `synced`
-    first: int = 0  # the smallest offset that retention has left
-    index_count: int = 0  # entries in the active segment's index
+    crc: int = 0  # crc32c of the active segment up to `written`
+    # up to date whenever the lock is free
+    append_us: int = 0  # time of the last append; never goes back
+    peak_us: int = 0  # largest event time in the log so far
     open_first: int = 0  # the index entry being collected: its first offset,
     open_position: int = 0  # its place in the segment,
     open_min_us: int = 0  # its smallest
     open_max_us: int = 0  # and largest event time
-    peak_us: int = 0  # largest event time in the log so far
-    append_us: int = 0  # time of the last append; never goes back
+    index_count: int = 0  # entries in the active segment's index
+    base: int = 0  # first offset of the active segment, which is its name
+    synced: int = 0  # bytes of it that are known to be on disk
+    synced_next: int = 0  # the offset that belongs to `synced`
+    synced_crc: int = 0  # crc32c of the active segment up to `synced`
+    first: int = 0  # the smallest offset that retention has left
     created_us: int = 0  # when the active segment was begun
-    generation: int = 0  # counts changes of channel.json
-    flags: int = 0  # FENCED, DELETED
-    crc: int = 0  # crc32c of the active segment up to `written`
-    synced_crc: int = 0  # and up to `synced`
+    state: int = 0  # generation (counts changes of channel.json) * 256 + flags
+
+    @property
+    def flags(self) -> int:
+        """FENCED, DELETED."""
+        return self.state & 0xFF
+
+    @property
+    def generation(self) -> int:
+        return self.state >> 8
 
 
 class TornHead(Exception):
@@ -116,18 +130,34 @@ class Head:
         for _ in range(HEAD_READ_TRIES):
             before = words[_SEQUENCE]
             data = mapped[_FIELDS_AT:_END]
-            if not before & 1 and before == words[_SEQUENCE] and _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
+            if before & 1 or before != words[_SEQUENCE]:
+                continue
+            if _IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
                 return Fields._make(_FIELDS.unpack_from(data))
         raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
 
     def store(self, *fields: int) -> None:
         """Write the fields. Only with the append lock held."""
         words = self.words
-        packed = _FIELDS.pack(*fields)
         sequence = words[_SEQUENCE] | 1  # a dead writer may have left it odd
         words[_SEQUENCE] = sequence
-        self._map[_FIELDS_AT:_END] = packed + _crc(packed).to_bytes(4, "little")
+        _FIELDS.pack_into(self._map, _FIELDS_AT, *fields)
+        if not _IN_ORDER:
+            self._seal()
         words[_SEQUENCE] = sequence + 1
+
+    def store_moving(self, following: int, written: int, crc: int) -> None:
+        """Write only what every append moves; the lock's holder stores the rest before giving it back."""
+        words = self.words
+        sequence = words[_SEQUENCE] | 1
+        words[_SEQUENCE] = sequence
+        _pack_moving(self._map, _FIELDS_AT, following, written, crc)
+        if not _IN_ORDER:
+            self._seal()
+        words[_SEQUENCE] = sequence + 1
+
+    def _seal(self) -> None:
+        self._map[_SUM_AT:_END] = _crc(self._map[_FIELDS_AT:_SUM_AT]).to_bytes(4, "little")
 
     def close(self) -> None:
         self.words.release()

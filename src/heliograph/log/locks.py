@@ -68,15 +68,15 @@ class AppendLock:
     each append (durability `interval` and `os`), a process therefore keeps the lock while it goes on
     publishing, unless somebody asks for it:
 
-        free ──acquire──▶ held ──settle, kept, nobody asked──▶ kept ──acquire──▶ held (nothing to reload)
-          ▲                 │                                    │
-          └─────settle, asked or not keeping─────────◀───────────┘ idle for LOCK_KEEP_S
+        free ──acquire──▶ held ──append, nobody asked──▶ kept ──append──▶ held (nothing to reload)
+          ▲                 │                              │
+          └──── asked, or not keeping ─────────◀───────────┘ idle for LOCK_KEEP_S
 
     Asking is a word in the head's shared memory. After being asked, the lock goes back after each append for
     a while, so that two busy processes take turns.
     """
 
-    __slots__ = ("_clock", "_disk", "_fd", "_give_back_until", "_head", "_path", "held", "keep")
+    __slots__ = ("_clock", "_disk", "_fd", "_head", "_path", "_pid", "give_back_until", "held", "keep")
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
         self._path = path
@@ -84,18 +84,25 @@ class AppendLock:
         self._clock = clock
         self._head = head
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT)
-        self._give_back_until = 0.0
-        self.keep = keep
+        self._pid = os.getpid()
+        self.give_back_until = 0.0
+        self.keep = keep  # whether it may stay held between appends
         self.held = False
 
-    def acquire(self, timeout_s: float) -> None:
-        """Take the lock, or raise Busy naming the holder when it was not had in time."""
+    def acquire(self, timeout_s: float) -> bool:
+        """Take the lock, or raise Busy naming the holder when it was not had in time.
+
+        True if its last holder died holding it: the head may lack what that one knew.
+        """
         try:
             self._disk.flock(self._fd, _EXCLUSIVE)
         except BlockingIOError:
             self._contend(timeout_s)
         self.held = True
-        self._head.words[LOCK_HOLDER] = os.getpid()
+        words = self._head.words
+        orphaned = words[LOCK_HOLDER] != 0
+        words[LOCK_HOLDER] = self._pid
+        return orphaned
 
     def _contend(self, timeout_s: float) -> None:
         clock, words = self._clock, self._head.words
@@ -113,7 +120,7 @@ class AppendLock:
                     raise Busy(self._complaint(timeout_s)) from None
                 clock.sleep(LOCK_SLEEP_S)
         words[LOCK_WANTED] = 0
-        self._give_back_until = clock.monotonic() + LOCK_SHARED_S
+        self.give_back_until = clock.monotonic() + LOCK_SHARED_S
 
     def _complaint(self, timeout_s: float) -> str:
         holder = self._head.words[LOCK_HOLDER]
@@ -122,19 +129,21 @@ class AppendLock:
             f"Nothing was published. Is that process stopped or in a debugger? (ps -p {holder})"
         )
 
-    def settle(self) -> None:
-        """After an append: keep the lock if that is allowed and nobody asked for it."""
-        if self.keep and not self._head.words[LOCK_WANTED]:
-            if not self._give_back_until:
-                return
-            if self._clock.monotonic() > self._give_back_until:
-                self._give_back_until = 0.0
-                return
-        elif self.keep:
-            self._give_back_until = self._clock.monotonic() + LOCK_SHARED_S
-        self.release()
+    def may_keep(self) -> bool:
+        """After an append: whether to keep the lock. Not if somebody asked for it, now or lately."""
+        if self._head.words[LOCK_WANTED]:
+            self.give_back_until = self._clock.monotonic() + LOCK_SHARED_S
+        elif self.give_back_until and self._clock.monotonic() > self.give_back_until:
+            self.give_back_until = 0.0
+        return self.keep and not self.give_back_until
 
     def release(self) -> None:
+        """Free the lock; the head says everything."""
+        self._head.words[LOCK_HOLDER] = 0
+        self.disown()
+
+    def disown(self) -> None:
+        """Free the lock as a dying holder would: whoever is next looks at the end of the log."""
         self.held = False
         self._disk.flock(self._fd, _UNLOCK)
 

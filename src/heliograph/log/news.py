@@ -25,7 +25,7 @@ _ARMED_NS: Final = int(NEWS_ARMED_S * 1e9)
 class News:
     """The news of one partition."""
 
-    __slots__ = ("_clock", "_disk", "_fd", "_head", "_waiting", "path")
+    __slots__ = ("_clock", "_disk", "_fd", "_head", "path", "waiting")
 
     def __init__(self, path: Path, head: Head | None, disk: Disk, clock: Clock) -> None:
         self.path = path
@@ -33,11 +33,11 @@ class News:
         self._disk = disk
         self._clock = clock
         self._fd = -1
-        self._waiting: list[_thread.LockType] = []
+        self.waiting: list[_thread.LockType] = []
 
     def tell(self) -> None:
         """The log grew: wake who waits."""
-        if self._waiting:
+        if self.waiting:
             self.wake()
         if self._head is None:
             return
@@ -57,7 +57,7 @@ class News:
 
     def wake(self) -> None:
         """Wake every waiting thread of this process."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for lock in waiting:
             with contextlib.suppress(RuntimeError):  # freed by another thread in the same moment
                 lock.release()
@@ -66,19 +66,15 @@ class News:
         """Begin to wait. The caller looks once more before it really does."""
         lock = _thread.allocate_lock()
         lock.acquire()
-        self._waiting.append(lock)
+        self.waiting.append(lock)
         if self._head is not None:
             with contextlib.suppress(TypeError):  # a read-only mapping: looking again must do
                 self._head.words[NEWS_WANTED] = self._clock.monotonic_ns() + _ARMED_NS
         return lock
 
-    @property
-    def waited_for(self) -> bool:
-        return bool(self._waiting)
-
     def disarm(self, lock: _thread.LockType) -> None:
         with contextlib.suppress(ValueError):
-            self._waiting.remove(lock)
+            self.waiting.remove(lock)
 
     def close(self) -> None:
         self.wake()

@@ -26,12 +26,13 @@ from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, recovery, segments
-from heliograph.log.head import DELETED, FENCED, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, Head, TornHead
 from heliograph.log.lines import stamp, stamp_batch
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
 
 _extend = google_crc32c.extend
+_value = google_crc32c.value
 
 
 class ChannelGone(HeliographError):
@@ -93,6 +94,53 @@ class Group:
 class Partition:
     """The writing side of one partition in this process."""
 
+    __slots__ = (  # not for memory: attributes of an object with this many are slow without
+        "_always",
+        "_busy_timeout_s",
+        "_clock",
+        "_directory",
+        "_disk",
+        "_fd",
+        "_identity",
+        "_identity_generation",
+        "_index_fd",
+        "_lock",
+        "_on_kept",
+        "_origin",
+        "_owner",
+        "_retired",
+        "_rotate_at",
+        "_store_moving",
+        "_syncing",
+        "_watched",
+        "_words",
+        "_write_file",
+        "append_us",
+        "base",
+        "closed",
+        "crc",
+        "created_us",
+        "first",
+        "head",
+        "index_count",
+        "last_error",
+        "mutex",
+        "news",
+        "next",
+        "open_first",
+        "open_max_us",
+        "open_min_us",
+        "open_position",
+        "peak_us",
+        "place",
+        "state",
+        "synced",
+        "synced_crc",
+        "synced_next",
+        "used",
+        "written",
+    )
+
     def __init__(
         self,
         place: recovery.Place,
@@ -107,10 +155,11 @@ class Partition:
         self.place = place
         self.mutex = threading.Lock()
         self.closed = False
-        self.appends = 0
+        self.used = True  # lately: whoever makes room spares it once
         self.last_error: str | None = None
         self._owner = owner
         self._disk = disk
+        self._write_file = disk.write
         self._clock = clock
         self._always = always
         self._busy_timeout_s = busy_timeout_s
@@ -119,27 +168,37 @@ class Partition:
         self.head = Head(self._directory / "head", disk)
         self.news = News(self._directory / "news", self.head, disk, clock)
         self._lock = AppendLock(self._directory / "lock", self.head, disk, clock, keep=not always)
+        self._words = self.head.words
+        self._store_moving = self.head.store_moving
         self._watched = False  # whether somebody will give a kept lock back
         self._fd = self._index_fd = -1
+        self._syncing = 0
+        self._retired: list[int] = []  # descriptors to close once the syncs that use them have returned
         self._identity_generation = -1
         self._identity = Identity(b"", 0, 0)
+        self._origin = b""
+        self._rotate_at = -1
         self._set(Fields(base=-1))
 
     # -- the head, as this process last saw it ------------------------------------------------------------
 
     def _set(self, fields: Fields) -> None:
         (
-            self.base, self.next, self.written, self.synced, self.synced_next, self.first, self.index_count,
-            self.open_first, self.open_position, self.open_min_us, self.open_max_us, self.peak_us,
-            self.append_us, self.created_us, self.generation, self.flags, self.crc, self.synced_crc,
+            self.next, self.written, self.crc, self.append_us, self.peak_us, self.open_first,
+            self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
+            self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
         ) = fields  # fmt: skip
 
     def _store(self) -> None:
         self.head.store(
-            self.base, self.next, self.written, self.synced, self.synced_next, self.first, self.index_count,
-            self.open_first, self.open_position, self.open_min_us, self.open_max_us, self.peak_us,
-            self.append_us, self.created_us, self.generation, self.flags, self.crc, self.synced_crc,
+            self.next, self.written, self.crc, self.append_us, self.peak_us, self.open_first,
+            self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
+            self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
         )  # fmt: skip
+
+    def next_generation(self) -> None:
+        """channel.json changed: every process reads it again before its next append."""
+        self.state += 1 << 8
 
     def fields(self) -> Fields:
         """What the head says, without the lock."""
@@ -160,90 +219,113 @@ class Partition:
         return Limit(head.first, head.next, head.base, head.written, head.crc, head.append_us)
 
     def _mend_head(self) -> Fields:
-        with self.mutex, self.locked():
+        with self.mutex, self.locked_anyhow():
             return self.head.load()
 
     # -- the lock -----------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        if self._lock.held:
-            return
+        """Take the lock (unless it was kept) and know the log's end; refuse if it is fenced or deleted."""
+        if not self._lock.held:
+            self._acquire()
+            try:
+                if self.state & (DELETED | FENCED):
+                    self._check_flags()
+                self._look_at_channel()
+            except BaseException:
+                self._release()
+                raise
+
+    def _acquire(self) -> None:
+        """Take the lock and see what other processes did; repair what a dead one left."""
         if self.closed:
             raise Evicted(str(self._directory))
-        self._lock.acquire(self._busy_timeout_s)
+        orphaned = self._lock.acquire(self._busy_timeout_s)
         try:
-            self._refresh()
+            self._refresh(orphaned)
         except BaseException:
-            self._lock.release()
+            self._lock.disown()
             raise
 
     def _leave(self) -> None:
-        self._lock.settle()
-        if self._lock.held and not self._watched:
+        if not self._lock.may_keep():
+            self._release()
+        elif not self._watched:
             self._watched = True
             self._on_kept(self)
 
+    def _release(self) -> None:
+        """Say everything in the head, then free the lock."""
+        self._store()
+        self._lock.release()
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the append lock with the head fresh; the caller holds the mutex. Always frees it."""
+        """Hold the append lock; the caller holds the mutex. Frees the lock in the end, the head stored."""
         self._enter()
         try:
             yield
         finally:
-            self._lock.release()
+            self._release()
 
     @contextlib.contextmanager
     def locked_anyhow(self) -> Iterator[None]:
-        """Hold the append lock without looking at the log, fenced or not; the caller holds the mutex."""
-        if self.closed:
-            raise Evicted(str(self._directory))
+        """As `locked`, though the log be fenced."""
         if not self._lock.held:
-            self._lock.acquire(self._busy_timeout_s)
+            self._acquire()
         try:
             yield
         finally:
-            self._lock.release()
+            self._release()
 
-    def _refresh(self) -> None:
-        """See what other processes did since we last held the lock; repair what a dead one left."""
+    def _refresh(self, orphaned: bool) -> None:
         try:
             fields = self.head.load()
         except TornHead:
-            fields = self._repair(None)
+            self._repair(None)
+            return
+        if fields.state & (DELETED | FENCED):  # not to be touched: nothing is verified through the page cache
+            self._close_files()
+            self._set(fields)
+            return
         if fields.base != self.base or self._fd < 0:
             self._open_segment(fields.base)
         self._set(fields)
-        if fields.flags:
-            self._check_flags()
-        if self._disk.lseek(self._fd, 0, os.SEEK_END) != fields.written:
-            fields = self._repair(fields)
-        if fields.generation != self._identity_generation:
-            self._identity = self._owner.identity()
-            self._identity_generation = fields.generation
+        if orphaned or self._disk.lseek(self._fd, 0, os.SEEK_END) != fields.written:
+            self._repair(fields)
+
+    def _look_at_channel(self) -> None:
+        """Read channel.json again if it changed."""
+        generation = self.state >> 8
+        if generation != self._identity_generation:
+            self._identity = identity = self._owner.identity()
+            self._origin = b',"origin":"%b","originseq":"%d/' % (identity.origin, self.place.number)
+            # Segments that also rotate by age are looked at one append at a time.
+            self._rotate_at = -1 if identity.segment_age_us else identity.segment_bytes
+            self._identity_generation = generation
 
     def _check_flags(self) -> None:
-        if self.flags & DELETED:
+        if self.state & DELETED:
             raise ChannelGone(f"{self._directory} was deleted")
-        if self.flags & FENCED:
+        if self.state & FENCED:
             raise Fenced(
                 f"{self._directory} is fenced: a sync failed, so what was written last may be lost. "
                 "Check the disk, then run 'helio verify --repair'."
             )
 
-    def _repair(self, trusted: Fields | None) -> Fields:
+    def _repair(self, trusted: Fields | None) -> None:
         """The last writer died between its write and its word in the head; find the end of the log."""
         now_us = self._clock.time_ns() // 1000
         report = recovery.recover(self.place, self._disk, trusted, now_us)
         if trusted is not None and report.fields.next < trusted.next:
             self._owner.lost(self.place.number, report)  # the file shrank: somebody may have seen what is gone
-            fields = report.fields._replace(generation=trusted.generation + 1)
+            fields = report.fields._replace(state=trusted.state + (1 << 8))
             self._identity_generation = -1
         else:
             fields = report.fields
         self._open_segment(fields.base)
         self._set(fields)
         self._store()
-        return fields
 
     def _open_segment(self, base: int) -> None:
         self._close_files()
@@ -255,22 +337,112 @@ class Partition:
     def _close_files(self) -> None:
         for fd in (self._fd, self._index_fd):
             if fd >= 0:
-                self._disk.close(fd)
+                self._retired.append(fd)
         self._fd = self._index_fd = -1
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        """A descriptor that wrote stays open until its sync returned: to it the kernel reports a failure."""
+        if not self._syncing:
+            for fd in self._retired:
+                self._disk.close(fd)
+            self._retired.clear()
 
     # -- appending ----------------------------------------------------------------------------------------
 
-    def append(self, groups: Sequence[Group]) -> Mark:
+    def append(self, groups: Sequence[Group]) -> None:
         """Append groups of bodies with one write; afterwards each knows its first offset."""
         with self.mutex:
             self._enter()
             try:
                 self._append(groups)
-                return Mark(self.base, self.written, self.next, self.crc)
             except OSError as error:
+                self._release()  # whoever is next looks at the file's size first
                 raise explain(error, f"cannot append to {self._directory}") from error
-            finally:
+            except BaseException:
+                self._release()
+                raise
+            self._leave()
+
+    def append_one(self, body: bytes, now_us: int) -> int:
+        """Append one body that needs no sync: as `append`, in as few steps as possible. Returns the offset."""
+        with self.mutex:
+            position = self.written
+            if position > self._rotate_at or not self._lock.held:
+                return self._append_one_entering(body, now_us)
+            offset = self.next
+            data = b'%b%b%d"' % (body, self._origin, offset)
+            data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
+            size = len(data)
+            try:
+                if (done := self._write_file(self._fd, data)) != size:
+                    self._disk.write_all(self._fd, memoryview(data)[done:])
+            except OSError as error:
+                self._undo_write()
+                self._release()
+                raise explain(error, f"cannot append to {self._directory}") from error
+            self.next = following = offset + 1
+            self.written = position = position + size
+            self.crc = whole = _extend(self.crc, data)
+            self.used = True
+            if now_us > self.append_us:
+                self.append_us = now_us
+                if now_us > self.peak_us:
+                    self.peak_us = now_us
+            if self.open_first == offset:
+                self.open_min_us = self.open_max_us = now_us
+            elif now_us > self.open_max_us:
+                self.open_max_us = now_us
+            elif now_us < self.open_min_us:
+                self.open_min_us = now_us
+            if position - self.open_position >= INDEX_STRIDE_BYTES:
+                self._write_index_entry()
+                self._store()
+            else:
+                self._store_moving(following, position, whole)
+            words = self._words
+            if words[NEWS_WANTED] or self.news.waiting:
+                self.news.tell()
+            if words[LOCK_WANTED] or self._lock.give_back_until:
                 self._leave()
+            return offset
+
+    def _append_one_entering(self, body: bytes, now_us: int) -> int:
+        group = Group((body,), (_value(body),), now_us)
+        self._enter()
+        try:
+            self._append((group,))
+        except OSError as error:
+            self._release()
+            raise explain(error, f"cannot append to {self._directory}") from error
+        except BaseException:
+            self._release()
+            raise
+        self._leave()
+        return group.first
+
+    def commit(self, groups: Sequence[Group]) -> None:
+        """Append groups with one write and make them durable with one sync.
+
+        The lock is kept during the sync if nobody asked for it lately: that spares taking it again to say
+        what is synced. Otherwise other processes append meanwhile.
+        """
+        with self.mutex:
+            self._enter()
+            try:
+                self._append(groups)
+            except OSError as error:
+                self._release()
+                raise explain(error, f"cannot append to {self._directory}") from error
+            except BaseException:
+                self._release()
+                raise
+            mark = Mark(self.base, self.written, self.next, self.crc)
+            fd = self._fd
+            self._syncing += 1
+            if self._words[LOCK_WANTED] or self._lock.give_back_until:
+                self._release()
+        self._sync(fd, mark)
 
     def _append(self, groups: Sequence[Group]) -> None:
         identity, number = self._identity, self.place.number
@@ -312,7 +484,6 @@ class Partition:
         self.crc = _extend(self.crc, data)
         self.written = written
         self.next += count
-        self.appends += 1
         if written - self.open_position >= INDEX_STRIDE_BYTES:
             self._write_index_entry()
         self._store()
@@ -322,13 +493,16 @@ class Partition:
     def _put(self, data: bytes) -> None:
         """Write all or nothing. What cannot be undone is seen by the next appender: size and head differ."""
         try:
-            done = self._disk.write(self._fd, data)
+            done = self._write_file(self._fd, data)
             if done != len(data):
                 self._disk.write_all(self._fd, memoryview(data)[done:])
         except OSError:
-            with contextlib.suppress(OSError):
-                self._disk.ftruncate(self._fd, self.written)
+            self._undo_write()
             raise
+
+    def _undo_write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._disk.ftruncate(self._fd, self.written)
 
     def _write_index_entry(self) -> None:
         entry = index.Entry(
@@ -373,8 +547,7 @@ class Partition:
                 peak_us=self.peak_us,
                 append_us=self.append_us,
                 created_us=now_us,
-                generation=self.generation,
-                flags=self.flags,
+                state=self.state,
             )
         )
         self._store()
@@ -390,57 +563,64 @@ class Partition:
                 mark = Mark(self.base, self.written, self.next, self.crc)
             if mark.base != self.base or self.synced >= mark.written:
                 return  # rotation synced it, or somebody else did
-            fd = self._disk.dup(self._fd)  # the same open file: an error of our writes is reported to it
+            fd = self._fd
+            self._syncing += 1
+        self._sync(fd, mark)
+
+    def _sync(self, fd: int, mark: Mark) -> None:
         try:
             self._disk.fdatasync(fd)
         except OSError as error:
             with self.mutex:
+                self._syncing -= 1
                 self._fence(error)
+                self._close_retired()
             raise OutcomeUnknown(
                 f"syncing {self._directory} failed ({error}): what was just written may or may not survive. "
                 "The log is fenced; check the disk, then run 'helio verify --repair'."
             ) from error
-        finally:
-            self._disk.close(fd)
-        self._mark_synced(mark)
+        except BaseException:
+            with self.mutex:
+                self._syncing -= 1
+            raise
+        with self.mutex:
+            self._syncing -= 1
+            if self._retired:
+                self._close_retired()
+            self._mark_synced(mark)
+        self.news.tell()
 
     def _mark_synced(self, mark: Mark) -> None:
-        with self.mutex:
+        try:
             self._enter()
-            try:
-                if self.base == mark.base and mark.written > self.synced:
-                    self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
-                    self._store()
-            finally:
-                self._leave()
-        self.news.tell()
+        except Fenced as error:  # by another process, meanwhile: repair would cut what we just wrote
+            raise OutcomeUnknown(str(error)) from error
+        if self.base == mark.base and mark.written > self.synced:
+            self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
+            self._store()
+        self._leave()
 
     def _fence(self, error: OSError) -> None:
         """Close the log for every process. The caller holds the mutex."""
         self.last_error = f"sync failed: {error}"
         held = self._lock.held
         if not held:
-            self._lock.acquire(self._busy_timeout_s)
-        try:
-            with contextlib.suppress(TornHead):
-                self._set(self.head.load())
-            self.flags |= FENCED
-            self._store()
-        finally:
-            if not held:
-                self._lock.release()
+            self._acquire()
+        self.state |= FENCED
+        self._store()
+        if not held:
+            self._release()
 
     # -- administration: each holds the mutex and the lock ---------------------------------------------------
 
     def change(self, change: Callable[[Partition], None]) -> None:
-        """Run ``change`` under mutex and lock, then store the head. Skips the check for the fence."""
+        """Run ``change`` under mutex and lock, though the log be fenced; the head is stored afterwards."""
         with self.mutex, self.locked_anyhow():
-            fields = self.head.load()
-            if fields.base != self.base:
-                self._close_files()  # another process rotated; the next append opens the right segment
-            self._set(fields)
             change(self)
-            self._store()
+
+    def mark_deleted(self) -> None:
+        """Tell every process that has this partition open. The caller holds mutex and lock."""
+        self.state |= DELETED
 
     def seal(self) -> None:
         """Seal the active segment and begin the next. The caller holds mutex and lock."""
@@ -467,19 +647,24 @@ class Partition:
             self._leave()
         self.sync(mark)
 
-    def release_if_idle(self, appends: int) -> bool:
-        """Give a kept lock back unless there was an append since ``appends``. True when it is free."""
+    def release_if_idle(self, following: int) -> bool:
+        """Give a kept lock back if the next offset still is ``following``. True when it is free."""
         if not self.mutex.acquire(blocking=False):
             return False
         try:
-            if self._lock.held and self.appends != appends:
+            if self._lock.held and self.next != following:
                 return False
             if self._lock.held:
-                self._lock.release()
+                self._release()
             self._watched = False
             return True
         finally:
             self.mutex.release()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was closed for room or its channel was deleted."""
+        return self.closed or bool(self.head.load().flags & DELETED)
 
     @property
     def dirty(self) -> bool:
@@ -487,7 +672,7 @@ class Partition:
 
     def close_if_idle(self) -> bool:
         """Close if nobody is using it just now; whether it is closed."""
-        if self.news.waited_for:
+        if self.news.waiting:
             return False
         try:
             self.sync()  # the descriptor that wrote stays open until its sync returned
@@ -508,7 +693,7 @@ class Partition:
         with self.mutex:
             if not self.closed:
                 if self._lock.held:
-                    self._lock.release()
+                    self._release()
                 self.abandon()
 
     def abandon(self) -> None:

@@ -18,6 +18,7 @@ class ReadOnlyLog:
         self._disk = disk
         self._clock = clock
         self._boot = boot
+        self.used = True
         self._found: tuple[tuple[int, int], Fields] | None = None
         self.head: Head | None = self._trusted_head()
         self.news = News(place.directory / "news", self.head, disk, clock)
@@ -62,6 +63,10 @@ class ReadOnlyLog:
             report = recovery.recover(self.place, self._disk, None, self._clock.time_ns() // 1000, write=False)
             self._found = (state, report.fields)
         return self._found[1]
+
+    @property
+    def gone(self) -> bool:
+        return self.head is not None and bool(self.head.load().flags & DELETED)
 
     def close_if_idle(self) -> bool:
         self.close()

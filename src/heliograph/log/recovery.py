@@ -182,7 +182,7 @@ def recover(place: Place, disk: Disk, trusted: Fields | None, now_us: int, *, wr
     created_us = trusted.created_us if trusted else _created_us(directory, base, disk)
     fields = _describe(builder, kept, known[0], created_us, trusted, peak_us)
     if before is not None and trusted is None:
-        fields = fields._replace(generation=before.generation, flags=before.flags)
+        fields = fields._replace(state=before.state)
     if write:
         if trusted is None:  # what was read may have come from the page cache: only now is it on disk
             _sync(segments.path_of(directory, base), disk)
@@ -294,8 +294,7 @@ def _describe(
         peak_us=max(builder.peak_us, high, peak_us, trusted.peak_us if trusted else 0),
         append_us=max(builder.append_us, high, trusted.append_us if trusted else 0),
         created_us=created_us,
-        generation=trusted.generation if trusted else 0,
-        flags=trusted.flags if trusted else 0,
+        state=trusted.state if trusted else 0,
         crc=crc,
         synced_crc=trusted.synced_crc if trusted and trusted.synced <= written else crc,
     )

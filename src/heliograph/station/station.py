@@ -21,7 +21,7 @@ from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
-from heliograph.errors import ConfigError, HeliographError, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
 from heliograph.log import segments
 from heliograph.log.channel import ChannelSettings
 from heliograph.log.head import FENCED
@@ -87,8 +87,8 @@ class Station:
         self.payloads = Payloads()
         self.engine = FilesEngine(self.path, config, read_only=read_only, disk=disk, clock=clock)
         self.name = self.engine.name
-        self.publisher = Publisher(self.engine, self.payloads, config)
         self._meters = Meters()
+        self.publisher = Publisher(self.engine, self.payloads, config, self._meters)
         self._upkeep = Upkeep(self.engine)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._subscriptions: set[Subscription] = set()
@@ -105,6 +105,7 @@ class Station:
         """
         self.payloads.register(type_name, cls)
         self.engine.payload_decoder = self.payloads.decoder
+        self.publisher.forget_routes()
 
     def publish(
         self,
@@ -124,16 +125,7 @@ class Station:
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
         raised at once (setting publishing.when_full).
         """
-        meter = self._meters.of(channel)
-        started_ns = self.engine.clock.monotonic_ns()
-        try:
-            receipt = self.publisher.publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
-        except HeliographError:
-            meter.refused += 1
-            raise
-        meter.published += 1
-        meter.latency.add((self.engine.clock.monotonic_ns() - started_ns) // 1000)
-        return receipt
+        return self.publisher.publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
 
     def publish_many(
         self,
@@ -149,16 +141,7 @@ class Station:
 
         Items are payloads, or :class:`Draft` where messages differ in more than their data.
         """
-        meter = self._meters.of(channel)
-        started_ns = self.engine.clock.monotonic_ns()
-        try:
-            receipts = self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id)
-        except HeliographError:
-            meter.refused += 1
-            raise
-        meter.published += len(receipts)
-        meter.latency.add((self.engine.clock.monotonic_ns() - started_ns) // 1000)
-        return receipts
+        return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
