@@ -75,12 +75,10 @@ class Storage(Section, frozen=True, kw_only=True):
             "unread beyond that is counted, audited and told to it. 0 is without limit.",
         ),
     ] = 0
-    compress: Annotated[
-        bool, Meta(description="Compress sealed segments with zstd; read them with `zstdgrep`.")
-    ] = False
-    auto_create: Annotated[bool, Meta(description="Publishing to or subscribing a new channel makes it.")] = (
-        True
+    compress: Annotated[bool, Meta(description="Compress sealed segments with zstd; read them with `zstdgrep`.")] = (
+        False
     )
+    auto_create: Annotated[bool, Meta(description="Publishing to or subscribing a new channel makes it.")] = True
     single_process: Annotated[
         bool,
         Meta(
@@ -118,8 +116,7 @@ class Publishing(Section, frozen=True, kw_only=True):
     when_full: Annotated[
         WhenFull,
         Meta(
-            description="When `pending_bytes_max` is reached: `raise` Busy at once, or `wait` up to "
-            "`busy_timeout_s`."
+            description="When `pending_bytes_max` is reached: `raise` Busy at once, or `wait` up to `busy_timeout_s`."
         ),
     ] = "raise"
 
@@ -155,7 +152,7 @@ class Subscribers(Section, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000_000,
-            description="How many messages wait in memory for an ephemeral subscription.",
+            description="How many messages may wait for an ephemeral subscription before its `overflow` drops some.",
         ),
     ] = 10_000
 
