@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -393,7 +393,22 @@ class FilesEngine:
 
     def redact(self, name: str, number: int, offsets: list[int]) -> None:
         """Blank the lines at these offsets, for good."""
-        redact.redact(self.writer(name, number), offsets, self.disk)
+        with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
+            redact.redact(self.writer(name, number), offsets, self.disk)
+        self.forget_batches(name, number)
+
+    @contextlib.contextmanager
+    def without_upkeep(self) -> Iterator[None]:
+        """Keep every process from compressing and deleting segments meanwhile."""
+        lease = FileLock(self.root / "upkeep.lock", self.disk)
+        try:
+            lease.exclusive()
+            yield
+        finally:
+            lease.release()
+
+    def forget_batches(self, name: str, number: int) -> None:
+        """Forget what was decoded: the log was changed under it."""
         self._entry(name, number).shared.clear()
 
     # -- positions and leases -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def redact(partition: Partition, offsets: list[int], disk: Disk) -> None:
     with partition.mutex, partition.locked():
         if any(offset >= partition.base for offset in offsets) and partition.written:
             partition.seal()
+        finish(partition.place, disk)  # what somebody wrote down before and did not live to do
         disk.replace_file(partition.place.directory / INTENT, msgspec.json.encode(Intent(sorted(offsets))))
         finish(partition.place, disk)
 
