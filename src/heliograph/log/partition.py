@@ -101,6 +101,7 @@ class Partition:
         "_directory",
         "_disk",
         "_fd",
+        "_half_rotated",
         "_identity",
         "_identity_generation",
         "_index_fd",
@@ -171,6 +172,7 @@ class Partition:
         self._words = self.head.words
         self._store_moving = self.head.store_moving
         self._watched = False  # whether somebody will give a kept lock back
+        self._half_rotated = False
         self._fd = self._index_fd = -1
         self._syncing = 0
         self._retired: list[int] = []  # descriptors to close once the syncs that use them have returned
@@ -243,8 +245,10 @@ class Partition:
         orphaned = self._lock.acquire(self._busy_timeout_s)
         try:
             self._refresh(orphaned)
-        except BaseException:
+        except BaseException as error:
             self._lock.disown()
+            if isinstance(error, OSError):
+                raise explain(error, f"cannot append to {self._directory}") from error
             raise
 
     def _leave(self) -> None:
@@ -257,7 +261,11 @@ class Partition:
     def _release(self) -> None:
         """Say everything in the head, then free the lock."""
         self._store()
-        self._lock.release()
+        if self._half_rotated:
+            self._half_rotated = False
+            self._lock.disown()  # whoever is next, perhaps we, repairs
+        else:
+            self._lock.release()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -533,6 +541,8 @@ class Partition:
             index_path = segments.path_of(self._directory, base, segments.INDEX)
             new_index_fd = self._disk.open(index_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         except OSError:
+            # The new segment is there. Going on in the old one would give its offsets twice: finish this first.
+            self._half_rotated = True
             self._disk.close(new_fd)
             raise
         self._close_files()

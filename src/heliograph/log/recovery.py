@@ -186,6 +186,7 @@ def recover(place: Place, disk: Disk, trusted: Fields | None, now_us: int, *, wr
     if write:
         if trusted is None:  # what was read may have come from the page cache: only now is it on disk
             _sync(segments.path_of(directory, base), disk)
+            disk.sync_directory(directory)  # the segment's name, too, if its writer died while rotating
         disk.replace_file(
             segments.path_of(directory, base, segments.INDEX),
             b"".join(index.encode(entry) for entry in builder.entries),
