@@ -1,0 +1,127 @@
+"""Durability ``interval``: written before ``publish`` returns, synced every 100 ms.
+
+The raw limit builds the same envelopes (a struct with a fresh UUIDv7 as text, the time of day and the payload)
+and encodes each with msgspec. Nothing is written, nothing is checked, nothing is numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import msgspec
+import uuid_utils
+
+import heliograph as hg
+from bench.harness import Bench, Goal, Row, compare, rate_of
+from bench.processes import rate_together
+from bench.samples import CHANNEL, PAYLOADS, TYPE
+
+RAW = "msgspec encodes the same envelopes, nothing written"
+ONE = "one process"
+
+
+class Envelope(msgspec.Struct):
+    """A CloudEvent as one would write it by hand."""
+
+    id: str
+    time: datetime
+    data: Any
+    source: str = "bench"
+    type: str = TYPE
+    channel: str = CHANNEL
+    specversion: str = "1.0"
+
+
+def run(bench: Bench) -> list[Row]:
+    """Measure a loop, batches, and two processes."""
+    return [*one_process(bench), *two_processes(bench)]
+
+
+def one_process(bench: Bench) -> list[Row]:
+    """A loop and batches beside encoding alone."""
+    repeat = int(bench.either(500, 100))
+    with (
+        bench.scratch("interval") as path,
+        hg.open(path, name="bench", durability="interval") as station,
+    ):
+        rounds = bench.measure(
+            {
+                "raw": lambda: rate_of(repeat * 100, lambda: encode_only(repeat)),
+                "loop": lambda: rate_of(repeat * 100, lambda: publish_loop(station, CHANNEL, repeat)),
+                "batches": lambda: rate_of(repeat * 100, lambda: publish_batches(station, repeat)),
+            }
+        )
+    row = partial(compare, "interval", rounds=rounds, raw_is=RAW)
+    return [
+        row("publish in a loop", name="loop", goal=Goal(ratio_min=0.25)),
+        row("publish_many of 100", name="batches", goal=Goal(ratio_min=0.7)),
+    ]
+
+
+def encode_only(repeat: int) -> None:
+    """The raw limit."""
+    encode, new_id, now = msgspec.json.Encoder().encode, uuid_utils.uuid7, datetime.now
+    for _ in range(repeat):
+        for payload in PAYLOADS:
+            encode(Envelope(str(new_id()), now(UTC), payload))
+
+
+def publish_loop(station: hg.Station, channel: str, repeat: int) -> None:
+    """One message at a time."""
+    publish = station.publish
+    for _ in range(repeat):
+        for payload in PAYLOADS:
+            publish(channel, payload, type=TYPE)
+
+
+def publish_batches(station: hg.Station, repeat: int) -> None:
+    """A hundred messages at a time."""
+    for _ in range(repeat):
+        station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
+
+
+# -- processes --------------------------------------------------------------------------------------------------
+
+
+def two_processes(bench: Bench) -> list[Row]:
+    """Two processes publishing in a loop beside one."""
+    seconds = bench.either(0.8, 0.3)
+    with bench.scratch("processes") as path:
+        hg.open(path, name="bench").close()
+
+        def together(channels: list[str]) -> float:
+            return rate_together(publisher, [(str(path), channel) for channel in channels], seconds)
+
+        rounds = bench.measure(
+            {
+                "one": lambda: together([CHANNEL]),
+                "different": lambda: together(["left", "right"]),
+                "same": lambda: together([CHANNEL, CHANNEL]),
+            }
+        )
+    row = partial(compare, "interval", rounds=rounds, raw="one", raw_is=ONE)
+    return [
+        row("two processes, a channel each", name="different", goal=Goal(ratio_min=1.7)),
+        row("two processes, one partition", name="same", goal=Goal(ratio_min=1.0)),
+    ]
+
+
+@contextmanager
+def publisher(path: str, channel: str) -> Iterator[Callable[[float], int]]:
+    """A process that publishes to a channel in a loop."""
+    with hg.open(path, durability="interval") as station:
+        publish_loop(station, channel, 1)
+
+        def work(until_s: float) -> int:
+            repeat = 0
+            while monotonic() < until_s:
+                publish_loop(station, channel, 1)
+                repeat += 1
+            return repeat * len(PAYLOADS)
+
+        yield work
