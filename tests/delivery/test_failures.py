@@ -21,7 +21,7 @@ from heliograph.delivery.deadletter import (
 from heliograph.engine.port import Position
 from heliograph.errors import DiskFull, NotFound, OutcomeUnknown, RetryLater, StationClosed
 from heliograph.message import Message
-from tests.delivery.harness import MiniStation, eventually
+from tests.delivery.harness import Gate, MiniStation, eventually
 
 SLOW = Retry(max_retries=5, base_s=600, max_s=600)
 
@@ -99,6 +99,25 @@ def test_close_during_backoff_keeps_the_failing_message(station: MiniStation) ->
     station.subscribe(handler, name="worker")
     eventually(lambda: handler.seen == [0, 1, 2])
     assert not station.letters.written
+
+
+def test_close_during_the_last_attempt_keeps_the_failing_message(station: MiniStation) -> None:
+    gate = Gate()
+
+    def handle(message: Message) -> None:
+        gate()
+        raise ValueError("boom")
+
+    station.publish(0)
+    subscription = station.subscribe(handle, name="worker", retry=Retry(max_retries=0))
+    assert gate.entered.wait(30)
+    closing = threading.Thread(target=subscription.close)
+    closing.start()
+    eventually(lambda: subscription.state == "closed")
+    gate.opened.set()
+    closing.join()
+    assert station.saved() == 0
+    assert not station.letters.written, "its next subscriber may have better luck"
 
 
 def test_pause_during_backoff_holds_the_failing_message(station: MiniStation) -> None:

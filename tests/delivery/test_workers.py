@@ -59,6 +59,8 @@ def test_a_handler_that_takes_too_long_fails_and_is_tried_again_in_a_new_thread(
     stats = subscription.stats()
     assert (stats.timeouts, stats.failed, stats.retries, stats.dead_letters) == (1, 1, 1, 0)
     release.set()
+    eventually(lambda: attempts[0] not in {thread.ident for thread in threading.enumerate()})
+    assert seen == [0, 1, 2], "the one left behind started nothing else"
 
 
 def test_one_that_never_returns_is_dead_lettered(station: MiniStation) -> None:
