@@ -45,7 +45,7 @@ def test_no_document_names_a_setting_that_does_not_exist() -> None:
 
 
 def test_the_documented_variables_exist() -> None:
-    known = {setting.env for setting in config.describe()} | {config.ENV_FILE}
+    known = {setting.env for setting in config.describe()} | {config.ENV_FILE} | config.ENV_MESSAGE
     for path in [*DOCS.glob("*.md"), ROOT / "README.md"]:
         for variable in re.findall(r"\bHELIOGRAPH_[A-Z_]*[A-Z]\b", text(path.relative_to(ROOT).as_posix())):
             assert variable in known, f"{path.name} names {variable}"

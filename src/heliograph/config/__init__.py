@@ -60,6 +60,10 @@ __all__ = [
 ENV_PREFIX = "HELIOGRAPH_"
 ENV_FILE = "HELIOGRAPH_CONFIG"
 
+#: What ``helio sub --exec`` tells a command about its message. The command may use Heliograph itself, so
+#: these are no misspelt settings.
+ENV_MESSAGE = frozenset(ENV_PREFIX + name for name in ("CHANNEL", "OFFSET", "ID", "TYPE", "KEY"))
+
 #: A Kubernetes service called "heliograph" puts these into every pod; they are not meant for us.
 _KUBERNETES = re.compile(ENV_PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -201,7 +205,7 @@ def _flatten(tree: Mapping[str, Any], where: str) -> Iterator[tuple[str, _Said]]
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, _Said]]:
     by_env = {setting.env: setting.key for setting in describe()}
     for name, value in env.items():
-        if not name.startswith(ENV_PREFIX) or name == ENV_FILE:
+        if not name.startswith(ENV_PREFIX) or name == ENV_FILE or name in ENV_MESSAGE:
             continue
         if name in by_env:
             yield by_env[name], _Said(value, name, text=True)

@@ -297,6 +297,8 @@ class Lane:
     # -- burying
 
     def _give_up(self, message: Message, spent: _Spent) -> Course:
+        if self._control.stopping:
+            return False  # no letter is written any more; the message is delivered again
         identity = self._terms.identity(message.offset)
         make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts)
         logger.warning(

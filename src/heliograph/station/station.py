@@ -21,7 +21,7 @@ from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
-from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
 from heliograph.log import segments
 from heliograph.log.channel import ChannelSettings
 from heliograph.log.head import FENCED
@@ -357,11 +357,13 @@ class Station:
         self.engine.settle(channel, 0)
         bounds = self.engine.bounds(channel)
         target = min(max(resolve(self.engine, channel, to), bounds.first), bounds.next)
+        if name not in self.engine.positions.names(channel):  # before the lease, which would make it
+            raise NotFound(f"channel '{channel}' has no subscription '{name}'")
         lease = self.engine.subscription_lease(channel, name)
+        before = None
         try:
-            before = self.engine.load_position(channel, name, 0)
-            if before is None and name not in self.engine.positions.names(channel):
-                raise NotFound(f"channel '{channel}' has no subscription '{name}'")
+            with contextlib.suppress(Damaged):  # seeking is how a damaged position is mended
+                before = self.engine.load_position(channel, name, 0)
             if not dry_run:
                 self._set_position(channel, name, target)
                 self.engine.audit.write("seek", channel=channel, subscription=name, after=target)
