@@ -1,0 +1,153 @@
+"""What every command has in common: where the data is, the configuration, and how to print."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heliograph.errors import NotFound
+
+if TYPE_CHECKING:
+    from heliograph.config import Config
+    from heliograph.station import Station
+
+
+class Common:
+    """The options that every command takes, before or after its name."""
+
+    def __init__(self) -> None:
+        self.data: str | None = None
+        self.config_file: str | None = None
+        self.json = False
+        self.quiet = False
+        self.verbose = False
+        self._logging: logging.Handler | None = None
+
+    def config(self, **settings: Any) -> Config:
+        """Everything that was said: options, environment, file, defaults."""
+        from heliograph import config
+
+        if self.data is not None:
+            settings["data_dir"] = self.data
+        return config.load(self.config_file, **settings)
+
+    def open(self, *, write: bool = False, create: bool = False, **settings: Any) -> Station:
+        """The station. Only ``create`` makes a new one; without ``write`` no trace is left."""
+        import heliograph as hg
+
+        self._log()
+        config = self.config(**settings)
+        new = not station_in(config)
+        if new and not create:
+            raise NotFound(missing(config))
+        station = hg.open(config=config, read_only=not (write or create))
+        if new:
+            self.note(f"made a new station '{station.name}' in {station.path}")
+        return station
+
+    def note(self, text: str) -> None:
+        """Say something that is not the result: on stderr, unless --quiet."""
+        if not self.quiet:
+            print(one_line(text), file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Say what is wrong but stops nothing."""
+        print(f"warning: {one_line(text)}", file=sys.stderr, flush=True)
+
+    def _log(self) -> None:
+        """Show what the library logs: warnings, or everything with --verbose."""
+        if self._logging is None:
+            self._logging = handler = logging.StreamHandler()
+            handler.setFormatter(_Plain(self.verbose))
+            logger = logging.getLogger("heliograph")
+            logger.addHandler(handler)
+            logger.propagate = False
+            level = logging.ERROR if self.quiet else logging.WARNING
+            logger.setLevel(logging.DEBUG if self.verbose else level)
+
+    def close(self) -> None:
+        """Take back what was set for the whole process; tests run many commands in one."""
+        if self._logging is not None:
+            logger = logging.getLogger("heliograph")
+            logger.removeHandler(self._logging)
+            logger.propagate = True
+            logger.setLevel(logging.NOTSET)
+
+
+class _Plain(logging.Formatter):
+    """One line each; tracebacks only for whoever asked for them."""
+
+    def __init__(self, verbose: bool) -> None:
+        super().__init__()
+        self._verbose = verbose
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname.lower()}: {one_line(record.getMessage())}"
+        if record.exc_info and self._verbose:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def one_line(text: str) -> str:
+    """Text as one line that cannot speak to the terminal.
+
+    >>> one_line("a\\nb \\x1b[31mred")
+    'a b \\\\x1b[31mred'
+    """
+    return clean(" ".join(text.splitlines()))
+
+
+def clean(text: str) -> str:
+    """Show control characters instead of sending them: a message must not move the cursor.
+
+    >>> clean("bell\\a")
+    'bell\\\\x07'
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else repr(c)[1:-1] for c in text])
+
+
+def station_in(config: Config) -> bool:
+    """Whether there is a station where the configuration says."""
+    return (Path(config.storage.data_dir) / "station.json").exists()
+
+
+def missing(config: Config) -> str:
+    """What to say when there is none."""
+    path = config.storage.data_dir
+    what = f"{path} holds no station" if os.path.isdir(path) else f"there is no directory {path}"
+    return (
+        f"{what}; make one with 'helio init {path}', or say where it is with --data DIR or HELIOGRAPH_STORAGE_DATA_DIR"
+    )
+
+
+def report(common: Common, error: BaseException, prefix: str = "") -> None:
+    """One line on stderr that helps; the traceback only with --verbose."""
+    if common.verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"error: {prefix}{one_line(describe(error))}", file=sys.stderr, flush=True)
+
+
+def describe(error: BaseException) -> str:
+    """What an error says, in words."""
+    from heliograph.errors import HeliographError
+
+    if isinstance(error, HeliographError):
+        return str(error)
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        return f"{error.filename}: {what}" if error.filename else what
+    return f"internal error, please report it: {type(error).__name__}: {error} (--verbose shows where)"
+
+
+def plain(value: Any) -> Any:
+    """Structs as plain data."""
+    import msgspec
+
+    return msgspec.to_builtins(value)

@@ -1,0 +1,181 @@
+"""The frame every command stands in: common options, help with examples, one line for every failure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from heliograph.cli import exits, output
+from heliograph.cli.common import Common, report
+from heliograph.cli.signals import Terminated, terminating
+
+Function = Callable[..., Any]
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value and param.name is not None:
+        setattr(ctx.ensure_object(Common), param.name, value)
+
+
+def _common_options() -> list[click.Parameter]:
+    def option(*names: str, **attributes: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, **attributes)
+
+    return [
+        option(
+            "-d", "--data", "data", metavar="DIR",
+            help="The station's directory.  [default: ./data; setting storage.data_dir]",
+        ),
+        option("-c", "--config", "config_file", metavar="FILE", help="A configuration file, YAML or TOML."),
+        option("--json", "json", is_flag=True, help="Print JSON: one document, or one line for each message."),
+        option("-q", "--quiet", "quiet", is_flag=True, help="Print results and errors only."),
+        option("-v", "--verbose", "verbose", is_flag=True, help="Print what happens, and tracebacks."),
+    ]  # fmt: skip
+
+
+COMMON = frozenset(option.name for option in _common_options())
+
+
+class HelioCommand(click.Command):
+    """A command that takes the common options, too, and shows examples."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        attributes["params"] = [*(attributes.get("params") or []), *_common_options()]
+        super().__init__(*args, **attributes)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Only its own: the common ones would fill every screen."""
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples as they were written, not wrapped."""
+        _write_examples(self, formatter)
+
+
+class HelioGroup(click.Group):
+    """A group of commands."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **attributes: Any):
+        attributes["params"] = [*(attributes.get("params") or []), *_common_options()]
+        super().__init__(*args, **attributes)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands first, they are what one looks for."""
+        for title, names in (self.sections or {"Commands": list(self.commands)}).items():
+            commands = [self.commands[name] for name in names]
+            width = formatter.width - 6 - max(len(name) for name in self.commands)
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(width)) for command in commands],
+                    col_spacing=2,
+                )
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """As a command's."""
+        _write_examples(self, formatter)
+
+
+def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    root = ctx.parent is None
+    found = [
+        record
+        for option in command.get_params(ctx)
+        if (root or option.name not in COMMON) and (record := option.get_help_record(ctx))
+    ]
+    with formatter.section("Options"):
+        formatter.write_dl(found)
+    if not root:
+        formatter.write_paragraph()
+        formatter.write_text("Also --data, --config, --json, --quiet, --verbose: see 'helio --help'.")
+
+
+def _write_examples(command: click.Command, formatter: click.HelpFormatter) -> None:
+    if command.epilog:
+        with formatter.section("Examples"):
+            for line in command.epilog.strip("\n").splitlines():
+                formatter.write(f"  {line}\n" if line else "\n")
+
+
+class Root(HelioGroup):
+    """``helio`` itself: whatever happens below ends as an exit code and at most one line."""
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command line and exit."""
+        output.prepare()
+        common = Common()
+        extra |= {"standalone_mode": False, "obj": common}
+        extra["prog_name"] = "helio"
+        try:
+            result = super().main(*args, **extra)
+            code = result if isinstance(result, int) else exits.OK
+        except click.exceptions.NoArgsIsHelpError as error:
+            print(error.format_message())
+            code = exits.USAGE
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx is not None else "helio"
+            _complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+            code = exits.USAGE
+        except click.ClickException as error:
+            _complain(error.format_message())
+            code = exits.BAD
+        except click.Abort:
+            code = exits.INTERRUPTED
+        finally:
+            common.close()
+        sys.exit(code)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors become what they mean to a shell."""
+        common = ctx.ensure_object(Common)
+        try:
+            with terminating():
+                result = super().invoke(ctx)
+                output.flush()
+                return result
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            output.end_of_interrupted()
+            return exits.INTERRUPTED
+        except Terminated:
+            return exits.TERMINATED
+        except BrokenPipeError:
+            output.discard()
+            return exits.OUTPUT_CLOSED
+        except Exception as error:  # noqa: BLE001 - the end of the line: it becomes one line and a code
+            report(common, error, "cannot print: " if output.discard_if_broken() else "")
+            return exits.code_of(error)
+
+
+def _complain(text: str) -> None:
+    from heliograph.cli.common import one_line
+
+    print(f"error: {one_line(text[:1].lower() + text[1:])}", file=sys.stderr, flush=True)
+
+
+def command(name: str, *, examples: str, **attributes: Any) -> Callable[[Function], HelioCommand]:
+    """A command; its function may return an exit code."""
+    return click.command(name, cls=HelioCommand, epilog=examples, **attributes)
+
+
+def group(name: str, *, examples: str, **attributes: Any) -> Callable[[Function], HelioGroup]:
+    """A group of commands."""
+    return click.group(name, cls=HelioGroup, epilog=examples, **attributes)
+
+
+def complete_channels(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The channels there are, for the shell's completion; whatever goes wrong, it is silent."""
+    try:
+        with ctx.ensure_object(Common).open() as station:
+            return [name for name in station.engine.channel_names() if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - nobody could read an error here
+        return []
+
+
+channel_argument = click.argument("channel", shell_complete=complete_channels)
+optional_channel_argument = click.argument("channel", required=False, shell_complete=complete_channels)

@@ -1,0 +1,119 @@
+"""How messages are shown: as a table, as JSON lines, or as they are stored."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+import msgspec
+
+from heliograph.cli import output
+from heliograph.cli.common import Common, clean
+from heliograph.message import RESERVED, Message
+
+FORMATS: Final = ("table", "json", "raw")
+_WIDE_COLUMNS: Final = 110
+"""From here on the type has a column of its own."""
+
+_OFFSET, _TIME, _KEY, _TYPE = 8, 24, 12, 24
+
+format_option = click.option(
+    "--format", "-o", "shape", type=click.Choice(FORMATS), default=None,
+    help="How to print messages: table for people, json (one line each, with their offset), or raw as "
+    "stored.  [default: table; json with --json]",
+)  # fmt: skip
+
+
+def to_json(message: Message) -> bytes:
+    """The stored envelope with the message's place in this log, as one line without its newline.
+
+    The place comes last: a header may have the same name, and of two JSON readers keep the last.
+    """
+    return b'%b,"partition":%d,"offset":%d}' % (message.raw[:-1], message.partition, message.offset)
+
+
+def printer(common: Common, shape: str | None) -> Callable[[Message], None]:
+    """What prints one message after the other."""
+    shape = shape or ("json" if common.json else "table")
+    if shape == "json":
+        return lambda message: output.write(to_json(message) + b"\n")
+    if shape == "raw":
+        return lambda message: output.write(message.raw + b"\n")
+    return _Table()
+
+
+class _Table:
+    """Rows as they come; fixed columns, because nobody knows what comes next."""
+
+    def __init__(self) -> None:
+        self._watched = sys.stdout.isatty()
+        self._columns = shutil.get_terminal_size().columns if self._watched else 0
+        self._with_type = not self._watched or self._columns >= _WIDE_COLUMNS
+        self._begun = False
+
+    def __call__(self, message: Message) -> None:
+        if not self._begun:
+            self._begun = True
+            self._print("OFFSET", "TIME", "KEY", "TYPE", "DATA", heading=True)
+        key = "-" if message.key is None else clean(message.key)
+        offset, time = str(message.offset), output.moment(message.time)
+        self._print(offset, time, key, clean(message.type), clean(payload(message.data)))
+
+    def _print(self, offset: str, time: str, key: str, type_name: str, data: str, *, heading: bool = False) -> None:
+        columns = [offset.rjust(_OFFSET), time.ljust(_TIME), self._fit(key, _KEY)]
+        if self._with_type:
+            columns.append(self._fit(type_name, _TYPE))
+        line = "  ".join([*columns, data])
+        if not self._watched:
+            print(line)
+            return
+        if len(line) > self._columns:
+            line = line[: self._columns - 1] + "…"
+        click.secho(line, bold=heading) if _coloured() and heading else print(line)
+
+    def _fit(self, text: str, width: int) -> str:
+        if self._watched and len(text) > width:
+            text = text[: width - 1] + "…"
+        return text.ljust(width)
+
+
+def _coloured() -> bool:
+    import os
+
+    return not os.environ.get("NO_COLOR")
+
+
+def payload(data: Any) -> str:
+    """A payload on one line: text as it is, anything else as JSON."""
+    if isinstance(data, str):
+        return data
+    if isinstance(data, bytes):
+        return f"{output.size(len(data))}: {data[:64]!r}"
+    return msgspec.json.encode(data).decode()
+
+
+def show(message: Message) -> None:
+    """Everything about one message, for a person."""
+    envelope = message.envelope
+    headers = [(name, envelope[name]) for name in envelope if name not in RESERVED]
+    output.facts([
+        ("channel", message.channel), ("offset", str(message.offset)), ("id", message.id),
+        ("time", message.time), ("type", message.type), ("source", message.source), ("key", message.key),
+        ("subject", message.subject), ("correlation", message.correlationid),
+        ("trace", message.traceparent), *headers, ("origin", f"{message.origin} {message.originseq}"),
+    ])  # fmt: skip
+    print()
+    show_payload(message.data)
+
+
+def show_payload(data: Any) -> None:
+    """A payload on as many lines as it needs."""
+    if isinstance(data, (dict, list)):
+        text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    else:
+        text = payload(data)
+    for line in text.split("\n"):
+        print(clean(line))

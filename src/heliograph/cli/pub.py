@@ -1,0 +1,245 @@
+"""``helio pub``: publish from the command line, files or a pipe."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from heliograph.cli import output
+from heliograph.cli.common import Common, plain
+from heliograph.cli.frame import channel_argument, command
+from heliograph.cli.payloads import MODES, Reader
+from heliograph.cli.signals import Stop, Terminated
+from heliograph.errors import InvalidMessage
+from heliograph.names import check_publishable
+
+if TYPE_CHECKING:
+    from heliograph.message import Receipt
+    from heliograph.station import Station
+
+_BATCH_MAX: Final = 10_000
+"""Most messages of one append: as fast as more, and memory stays small."""
+
+_CHUNK_BYTES: Final = 256 * 1024
+"""How much of stdin is read at once."""
+
+_TICK_S: Final = 0.02
+"""With --rate, what is due within this time goes together."""
+
+
+def _headers(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+@command(
+    "pub",
+    examples="""
+helio pub alerts 'system problem!'
+helio pub alerts '{"message": "disk full", "level": 3}' --key host2
+helio pub alerts '{"level": 3}' --type com.example.alert.v1 --header region=eu
+tail -F /var/log/syslog | helio pub logs --as text     every line is a message
+helio pub photos --file cat.jpg --as bytes
+helio pub test hello --count 1000 --rate 50            fifty a second
+""",
+)
+@channel_argument
+@click.argument("message", required=False)
+@click.option(
+    "--file", "-f", "files", multiple=True, metavar="FILE",
+    help="Publish the whole content of a file as one message. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--as", "mode", type=click.Choice(MODES), default="auto", show_default=True,
+    help="What the input is. auto: JSON objects and lists as such, anything else as text. json: insist on "
+    "JSON. text: as it is. base64: bytes, encoded. bytes: as it is, but no text.",
+)  # fmt: skip
+@click.option("--type", "type_name", metavar="NAME", help="The payload's type.  [default: heliograph.data.v1]")
+@click.option("--key", help="The partition key: messages of one key stay in order.")
+@click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
+    help="A header. May be repeated.",
+)  # fmt: skip
+@click.option("--correlation-id", metavar="ID", help="What the messages belong to.")
+@click.option(
+    "--count", "-n", type=click.IntRange(min=1), metavar="N", help="Publish MESSAGE N times, or N lines of stdin."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second.")
+@click.option("--receipts", is_flag=True, help="Print where each message is, not only a summary.")
+@click.pass_obj
+def pub(
+    common: Common,
+    channel: str,
+    message: str | None,
+    files: tuple[str, ...],
+    mode: str,
+    type_name: str | None,
+    key: str | None,
+    headers: dict[str, str],
+    correlation_id: str | None,
+    count: int | None,
+    rate: float | None,
+    receipts: bool,
+) -> None:
+    """Publish messages to a channel, which is made if it is new.
+
+    MESSAGE is one message. Without it, or with '-', every line of stdin is a message; what arrives together
+    is appended together, in order. When helio returns, all of it is on disk.
+    """
+    if message == "-":
+        message = None
+    if message is not None and files:
+        raise click.UsageError("give MESSAGE or --file, not both")
+    check_publishable(channel)  # before a station is made for it
+    attributes = {"type": type_name, "key": key, "headers": headers, "correlation_id": correlation_id}
+    with common.open(create=True) as station, Stop() as stop:
+        bytes_max = station.config.messages.max_bytes
+        if message is None and not files:
+            common.note("reading messages, one per line; Ctrl-D ends") if sys.stdin.isatty() else None
+            batches, single = _few(_lines(stop, bytes_max), count), False
+        else:
+            given = [message.encode("utf-8", "surrogateescape")] if message is not None else _read(files, bytes_max)
+            batches, single = _repeat(given, count or 1), len(given) * (count or 1) == 1
+        publishing = _Publishing(common, station, channel, attributes, Reader(mode, common.warn))
+        publishing.each = receipts or single
+        publishing.place = "message {}" if message is not None or files else "line {}"
+        publishing.run(batches, stop, rate)
+
+
+# -- where messages come from -------------------------------------------------------------------------------
+
+
+def _read(files: Iterable[str], bytes_max: int) -> list[bytes]:
+    found = []
+    for name in files:
+        if name == "-":
+            found.append(sys.stdin.buffer.read(bytes_max + 1))
+        else:
+            with open(name, "rb") as file:
+                found.append(file.read(bytes_max + 1))  # publish refuses it, with size and limit in the error
+    return found
+
+
+def _repeat(given: list[bytes], count: int) -> Iterator[list[bytes]]:
+    items = itertools.chain.from_iterable(itertools.repeat(given, count))
+    while batch := list(itertools.islice(items, _BATCH_MAX)):
+        yield batch
+
+
+def _lines(stop: Stop, bytes_max: int) -> Iterator[list[bytes]]:
+    """What is there now, in whole lines: one from a person, thousands from a file."""
+    stdin, rest = cast(BufferedReader, sys.stdin.buffer), b""
+    while True:
+        with stop.waiting():
+            chunk = stdin.read1(_CHUNK_BYTES)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > bytes_max:
+            lines, rest = [*lines, rest], b""  # publish refuses it, with size and limit in the error
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _few(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
+    for batch in batches:
+        yield batch if count is None else batch[:count]
+        if count is not None:
+            count -= len(batch)
+            if count <= 0:
+                return
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+class _Publishing:
+    """Publishes batches, says how far it came."""
+
+    def __init__(
+        self, common: Common, station: Station, channel: str, attributes: Mapping[str, Any], reader: Reader
+    ) -> None:
+        self.each = False
+        self.place = "message {}"
+        self._common = common
+        self._station = station
+        self._channel = channel
+        self._attributes = attributes
+        self._payload = reader.payload
+        self._done = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._started_s = time.monotonic()
+
+    def run(self, batches: Iterator[list[bytes]], stop: Stop, rate: float | None) -> None:
+        together = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, int(rate * _TICK_S)))
+        try:
+            for batch in batches:
+                for at in range(0, len(batch), together):
+                    stop.raise_if_asked()
+                    self._publish(batch[at : at + together])
+                    if rate is not None:
+                        stop.asked.wait(self._started_s + self._done / rate - time.monotonic())
+        except (KeyboardInterrupt, Terminated):
+            self._common.note(f"stopped; {output.several(self._done, 'message')} published to {self._channel}")
+            raise
+        self._summary()
+
+    def _publish(self, batch: list[bytes]) -> None:
+        payload, station = self._payload, self._station
+        try:
+            payloads = [payload(raw) for raw in batch]
+            self._note(station.publish_many(self._channel, payloads, **self._attributes))
+        except InvalidMessage:
+            # One of them cannot be published. Those before it can, and then it is known which one it was.
+            for raw in batch:
+                self._publish_one(raw)
+
+    def _publish_one(self, raw: bytes) -> None:
+        try:
+            self._note([self._station.publish(self._channel, self._payload(raw), **self._attributes)])
+        except InvalidMessage as error:
+            before = f"; {output.several(self._done, 'message')} before it published" if self._done else ""
+            place = f"{self.place.format(self._done + 1)}: " if before or "line" in self.place else ""
+            raise type(error)(f"{place}{error}{before}") from error
+
+    def _note(self, receipts: list[Receipt]) -> None:
+        if self._first is None and receipts:
+            self._first = receipts[0].offset
+        if receipts:
+            self._last = receipts[-1].offset
+        self._done += len(receipts)
+        if self.each and self._common.json:
+            for receipt in receipts:
+                output.json_line(plain(receipt))
+        elif self.each and not self._common.quiet:
+            for receipt in receipts:
+                print(f"published to {receipt.channel} at offset {receipt.offset}, id {receipt.id}")
+        output.flush()
+
+    def _summary(self) -> None:
+        seconds = time.monotonic() - self._started_s
+        if self.each:
+            return
+        if self._common.json:
+            output.document({
+                "channel": self._channel, "published": self._done, "first": self._first, "last": self._last,
+                "seconds": round(seconds, 6),
+            })  # fmt: skip
+        elif not self._common.quiet:
+            offsets = f", offsets {self._first} to {self._last}" if self._done else ""
+            rate = f", {self._done / seconds:,.0f} a second" if self._done > 1 and seconds > 0 else ""
+            print(f"published {output.several(self._done, 'message')} to {self._channel}{offsets}{rate}")

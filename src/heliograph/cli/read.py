@@ -1,0 +1,159 @@
+"""``helio read``, ``get`` and ``redact``: messages that are there already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from heliograph.cli import exits, messages, output
+from heliograph.cli.ask import confirm
+from heliograph.cli.common import Common, plain
+from heliograph.cli.frame import channel_argument, command, complete_channels
+from heliograph.cli.signals import Terminated
+
+if TYPE_CHECKING:
+    from heliograph.admin.where import Where
+
+where_option = click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION",
+    help="Only messages for which this holds: type=…, data.level>=3, key!=…, data.text~REGEX, has:FIELD. "
+    "May be given several times; all must hold.",
+)  # fmt: skip
+
+
+def parse_where(conditions: tuple[str, ...]) -> Where | None:
+    """What --where said, if anything."""
+    if not conditions:
+        return None
+    from heliograph.admin import where
+
+    return where.parse(conditions)
+
+
+@command(
+    "read",
+    examples="""
+helio read alerts                                everything there is
+helio read alerts --start -5m --follow           the last five minutes, then what comes
+helio read alerts --start 1000 --limit 10        ten messages from offset 1000
+helio read alerts --start 2026-11-15T20:00:00Z --end 2026-11-15T21:00:00Z
+helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
+helio read alerts --json | jq .data
+""",
+)
+@channel_argument
+@click.option(
+    "--start", default="first", show_default=True, metavar="WHERE",
+    help="Where to begin: first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
+)  # fmt: skip
+@click.option(
+    "--end", metavar="WHERE", help="Where to end, that one excluded: as --start.  [default: what is there now]"
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
+@where_option
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="Print at most this many.")
+@messages.format_option
+@click.pass_obj
+def read(
+    common: Common,
+    channel: str,
+    start: str,
+    end: str | None,
+    follow: bool,
+    conditions: tuple[str, ...],
+    limit: int | None,
+    shape: str | None,
+) -> int:
+    """Print the messages of a channel.
+
+    Reading leaves no trace: it moves no subscription's position. Offsets that were damaged or deleted are
+    told on stderr.
+    """
+    if follow and end is not None:
+        raise click.UsageError("--follow has no end; leave out --end or --follow")
+    wanted = parse_where(conditions)
+    show = messages.printer(common, shape)
+    printed = 0
+    with common.open() as station:
+        try:
+            for message in station.read(channel, start=start, end=end, follow=follow):
+                if wanted is not None and not wanted(message):
+                    continue
+                show(message)
+                printed += 1
+                if follow:
+                    output.flush()
+                if printed == limit:
+                    break
+        except Terminated:
+            if not follow:
+                raise
+    if not printed and not follow and not common.json:
+        common.note("no messages")
+    return exits.OK
+
+
+@command(
+    "get",
+    examples="""
+helio get 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55
+helio get 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --channel alerts --json
+""",
+)
+@click.argument("id")
+@click.option("--channel", shell_complete=complete_channels, help="Look in this channel only.")
+@click.pass_obj
+def get(common: Common, id: str, channel: str | None) -> int:
+    """Look up a message by its id.
+
+    The id says when the message was published, so that little has to be searched. Exit code 1 if there is no
+    such message.
+    """
+    with common.open() as station:
+        message = station.get(id, channel)
+        if message is None:
+            place = f"channel '{channel}'" if channel else str(station.path)
+            common.note(f"there is no message {id} in {place}")
+            return exits.BAD
+        if common.json:
+            output.write(messages.to_json(message) + b"\n")
+        else:
+            messages.show(message)
+    return exits.OK
+
+
+@command(
+    "redact",
+    examples="""
+helio redact 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --reason 'erasure request 4711'
+helio redact 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --channel customers --yes
+""",
+)
+@click.argument("id")
+@click.option("--channel", shell_complete=complete_channels, help="Look in this channel only.")
+@click.option("--reason", default="", help="Why; it is written to the audit file.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def redact(common: Common, id: str, channel: str | None, reason: str, yes: bool) -> int:
+    """Take a message out of the log for good.
+
+    Its line becomes blank, all offsets stay as they are, and the audit file keeps who, when and why. Copies
+    that were made before (backups, dead letters, other stations) keep theirs.
+    """
+    from heliograph.errors import NotFound
+
+    with common.open(write=True) as station:
+        message = station.get(id, channel)
+        if message is None:
+            raise NotFound(f"there is no message {id}" + (f" in channel '{channel}'" if channel else ""))
+        if not yes:
+            common.note(f"{message.channel}/{message.offset}  {output.moment(message.time)}  {message.type}")
+            common.note(f"  {messages.payload(message.data)[:200]}")
+            confirm("Take this message out of the log for good?")
+        receipt = station.redact(id, channel=message.channel, reason=reason)
+        if common.json:
+            output.document(plain(receipt))
+        elif not common.quiet:
+            print(f"redacted offset {receipt.offset} of {receipt.channel}")
+    return exits.OK

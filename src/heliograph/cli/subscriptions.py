@@ -1,0 +1,124 @@
+"""``helio subscriptions``: list, seek, forget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from heliograph.cli import output
+from heliograph.cli.common import Common, plain
+from heliograph.cli.frame import channel_argument, command, group, optional_channel_argument
+
+if TYPE_CHECKING:
+    from heliograph.station.info import SubscriptionInfo
+
+
+@group(
+    "subscriptions",
+    examples="""
+helio subscriptions list
+helio subscriptions seek alerts pager --to -1h --dry-run
+helio subscriptions forget alerts pager
+""",
+)
+def subscriptions() -> None:
+    """Durable subscriptions: who reads what, and how far."""
+
+
+@command(
+    "list",
+    examples="""
+helio subscriptions list
+helio subscriptions list alerts --json | jq '.[] | select(.lag > 1000)'
+""",
+)
+@optional_channel_argument
+@click.pass_obj
+def list_(common: Common, channel: str | None) -> None:
+    """List durable subscriptions and how far each lags behind.
+
+    A live one has a subscriber now. BEHIND is the age of the oldest message that waits.
+    """
+    with common.open() as station:
+        if channel is not None:
+            station.channel(channel)  # an unknown channel is an error, not an empty list
+        found = station.subscriptions(channel)
+    if common.json:
+        output.document(plain(found))
+    elif found:
+        print_table(found)
+    else:
+        common.note("no durable subscriptions; 'helio sub CHANNEL --name NAME' makes one")
+
+
+def print_table(found: list[SubscriptionInfo]) -> None:
+    """Subscriptions for a person."""
+    output.table(
+        ["CHANNEL", "SUBSCRIPTION", "LIVE", ">OFFSET", ">LAG", ">BEHIND", "SAVED"],
+        [
+            (info.channel, info.name, output.Mark("yes", "green") if info.live else "no", str(info.offset),
+             info.lag, output.age(info.lag_s), info.saved)
+            for info in found
+        ],
+    )  # fmt: skip
+
+
+@command(
+    "seek",
+    examples="""
+helio subscriptions seek alerts pager --to first             everything again
+helio subscriptions seek alerts pager --to new               skip what waits
+helio subscriptions seek alerts pager --to -1h --dry-run     what would happen?
+""",
+)
+@channel_argument
+@click.argument("name")
+@click.option(
+    "--to", required=True, metavar="WHERE",
+    help="first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")
+@click.pass_obj
+def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> None:
+    """Move a durable subscription, back to deliver again or ahead to skip.
+
+    It must not be live: end its subscriber first.
+    """
+    with common.open(write=True) as station:
+        result = station.seek(channel, name, to, dry_run=dry_run)
+    if common.json:
+        output.document(plain(result))
+    elif not common.quiet:
+        moves = "would move" if dry_run else "moved"
+        skipped = result.after - result.before
+        effect = f"skips {output.several(skipped, 'message')}" if skipped > 0 else (
+            f"delivers {output.several(-skipped, 'message')} again" if skipped else "stays where it is"
+        )  # fmt: skip
+        print(
+            f"{moves} {name} of {channel} from offset {result.before} to {result.after}: {effect}, "
+            f"{output.several(result.lag, 'message')} waiting"
+        )
+
+
+@command("forget", examples="helio subscriptions forget alerts pager")
+@channel_argument
+@click.argument("name")
+@click.pass_obj
+def forget(common: Common, channel: str, name: str) -> None:
+    """Remove a durable subscription's position.
+
+    The same name then starts anew, and no longer holds back what retention deletes. It must not be live.
+    """
+    with common.open(write=True) as station:
+        before = next((info for info in station.subscriptions(channel) if info.name == name), None)
+        station.forget(channel, name)
+    if common.json:
+        output.document({"channel": channel, "name": name, "offset": before.offset if before else None})
+    elif not common.quiet:
+        stood = f"; it stood at offset {before.offset}, {before.lag} waiting" if before else ""
+        print(f"forgot subscription {name} of {channel}{stood}")
+
+
+for _command in (list_, seek, forget):
+    subscriptions.add_command(_command)

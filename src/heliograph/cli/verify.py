@@ -1,0 +1,92 @@
+"""``helio verify``: is everything on disk what was written?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from heliograph.cli import exits, output
+from heliograph.cli.common import Common, plain
+from heliograph.cli.frame import command, optional_channel_argument
+
+if TYPE_CHECKING:
+    from heliograph.admin.verify import ChannelReport, VerifyReport
+
+
+@command(
+    "verify",
+    examples="""
+helio verify                      every checksum of every channel
+helio verify alerts               of one channel
+helio verify --repair             and mend: rebuild indexes, lift a fence, set damage aside
+""",
+)
+@optional_channel_argument
+@click.option(
+    "--repair", is_flag=True,
+    help="Rebuild what is derived, and set damaged bytes aside. Nothing that is intact is lost, nothing is deleted.",
+)  # fmt: skip
+@click.pass_obj
+def verify(common: Common, channel: str | None, repair: bool) -> int:
+    """Check every checksum, index and position.
+
+    Exit code 1 if anything is wrong, or with --repair if anything is still wrong. Without --repair nothing is
+    changed.
+    """
+    from heliograph.admin import verify as admin
+
+    with common.open(write=repair) as station, output.progress(common, "verifying") as progress:
+        report = admin.verify(station, channel, repair=repair, progress=progress)
+    if common.json:
+        output.document(plain(report))
+    else:
+        _print(common, report)
+    return exits.OK if report.ok else exits.BAD
+
+
+def _print(common: Common, report: VerifyReport) -> None:
+    if report.channels and not common.quiet:
+        output.table(
+            ["CHANNEL", ">MESSAGES", ">SIZE", ">DAMAGED", "STATE"],
+            [_row(channel) for channel in report.channels],
+        )
+        print()
+    for line in _troubles(report):
+        print(line)
+    if not report.ok:
+        hint = "" if report.repaired else "; 'helio verify --repair' mends what can be mended"
+        print(f"NOT OK: {output.several(report.damaged, 'offset')} lost to damage{hint}")
+    elif not common.quiet:
+        what = f"{output.several(report.lines, 'line')}, {output.size(report.bytes)} in {output.age(report.seconds)}"
+        print(f"ok: {what}")
+
+
+def _row(channel: ChannelReport) -> tuple[str, int, str, int, output.Mark]:
+    parts = channel.partitions
+    return (
+        channel.name,
+        sum(part.lines - part.blank for part in parts),
+        output.size(sum(part.bytes for part in parts)),
+        sum(damage.next - damage.first for part in parts for damage in part.damaged),
+        output.Mark("ok", "green") if channel.ok else output.Mark("BAD", "red"),
+    )
+
+
+def _troubles(report: VerifyReport) -> list[str]:
+    """One line for everything that is or was wrong."""
+    found = list(report.troubles)
+    lines = []
+    for channel in report.channels:
+        found += channel.troubles
+        for part in channel.partitions:
+            found += part.troubles
+            for damage in part.damaged:
+                aside = f"; set aside in {damage.quarantined}" if damage.quarantined else ""
+                lines.append(
+                    f"{channel.name}: offsets {damage.first} to {damage.next - 1} are lost: {damage.reason}{aside}"
+                )
+    for trouble in found:
+        state = "repaired" if trouble.repaired else "can be rebuilt" if trouble.derived else "bad"
+        lines.append(f"{trouble.path}: {trouble.what} ({state})")
+    return [output.cell(line) for line in lines]
