@@ -23,7 +23,7 @@ HEADER_NAME_CHARS_MAX = 64
 KEY_BYTES_MAX = 64 * 1024
 """Longest partition key."""
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 128 * 1024
 """How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
 
 INDEX_STRIDE_BYTES = 16 * 1024
@@ -62,7 +62,7 @@ HEAD_READ_TRIES = 2_000
 SEGMENT_BYTES_MIN = 4 * 1024
 """Smallest segment size that can be configured."""
 
-SHARED_BATCHES = 4
+SHARED_BATCHES = 2
 """Decoded batches a partition keeps for its other subscribers."""
 
 COPY_BYTES = 1024 * 1024

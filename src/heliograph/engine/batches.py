@@ -19,7 +19,7 @@ from heliograph.message import Message, PayloadDecoder, decode_line, decode_line
 def to_batch(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder | None) -> Batch:
     """Decode a chunk in one call; only if that fails line by line."""
     if chunk.numbered is None:
-        messages = decode_lines(chunk.data, chunk.first, partition, payload_decoder)
+        messages = decode_lines(chunk.data, chunk.first, chunk.next, partition, payload_decoder)
         if messages is not None and not chunk.missing:
             return Batch(chunk.first, chunk.next, messages, [], chunk.append_us, chunk.place)
     return _line_by_line(chunk, partition, payload_decoder)

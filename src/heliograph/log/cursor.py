@@ -9,6 +9,8 @@ and what is damaged is reported as missing.
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,11 +19,13 @@ import google_crc32c
 
 from heliograph.disk import Disk
 from heliograph.errors import Damaged
-from heliograph.limits import CHUNK_BYTES
+from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
 from heliograph.log import index, lines, recovery, segments
 from heliograph.log.partition import Limit
 
 _extend = google_crc32c.extend
+CHUNK_ENTRIES_MAX = CHUNK_BYTES // INDEX_STRIDE_BYTES + 1
+READ_AHEAD_ENTRIES = 4 * CHUNK_ENTRIES_MAX
 
 
 class Missing(NamedTuple):
@@ -82,6 +86,7 @@ class LogCursor:
         self._place = _Place(0, 0)
         self._sealed_size = -1
         self._lost = False
+        self._ahead: deque[index.Entry] = deque()
 
     def seek(self, offset: int) -> None:
         """Continue somewhere else."""
@@ -166,15 +171,27 @@ class LogCursor:
         return self._entry_goal(position, end)
 
     def _entry_goal(self, position: int, end: _Checkpoint) -> _Checkpoint:
+        """The last index entry within a chunk's reach, or the first behind the position if it is larger."""
+        best: index.Entry | None = None
+        for entry in self._entries_behind(position):
+            if entry.end > end.end or (best is not None and entry.end > position + CHUNK_BYTES):
+                break
+            best = entry
+        return _Checkpoint(best.end, best.next, best.crc, best.append_us) if best is not None else end
+
+    def _entries_behind(self, position: int) -> list[index.Entry]:
+        """Index entries that end behind a position, enough for a chunk; read ahead, for reading goes forwards."""
         assert self._index is not None
+        ahead = self._ahead
+        if ahead and ahead[0].position <= position:
+            while ahead and ahead[0].end <= position:
+                ahead.popleft()
+            if ahead and ahead[-1].end >= position + CHUNK_BYTES:
+                return list(itertools.islice(ahead, CHUNK_ENTRIES_MAX))
         self._index.refresh()
-        number = self._index.last_where(lambda entry: entry.end <= position + CHUNK_BYTES)
-        entry = self._index.entry(number) if number >= 0 else None
-        if entry is None or entry.end <= position:  # one batch larger than a chunk
-            entry = self._index.entry(number + 1)
-        if entry is None or entry.end > end.end or entry.end <= position:
-            return end
-        return _Checkpoint(entry.end, entry.next, entry.crc, entry.append_us)
+        number = self._index.last_where(lambda entry: entry.end <= position)
+        self._ahead = deque(self._index.entries(number + 1, READ_AHEAD_ENTRIES))
+        return list(itertools.islice(self._ahead, CHUNK_ENTRIES_MAX))
 
     def _sealed_end(self) -> _Checkpoint | None:
         assert self._segment is not None and self._index is not None
@@ -283,6 +300,7 @@ class LogCursor:
         if self._index is not None:
             self._index.close()
             self._index = None
+        self._ahead.clear()
 
 
 def build_index(segment: segments.SegmentReader, place: recovery.Place, disk: Disk) -> list[index.Entry]:

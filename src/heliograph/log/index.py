@@ -100,6 +100,17 @@ class IndexFile:
     def entry(self, number: int) -> Entry | None:
         return decode(self._disk.pread(self._fd, SIZE, number * SIZE))
 
+    def entries(self, number: int, count: int) -> list[Entry]:
+        """Up to ``count`` entries from a number on; stops at one that cannot be read."""
+        data = self._disk.pread(self._fd, count * SIZE, number * SIZE)
+        found: list[Entry] = []
+        for at in range(0, len(data) - SIZE + 1, SIZE):
+            entry = decode(data, at)
+            if entry is None:
+                break
+            found.append(entry)
+        return found
+
     def last_where(self, fits: Callable[[Entry], bool]) -> int:
         """Number of the last entry for which a monotone condition holds, -1 if for none.
 
