@@ -29,6 +29,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heliograph.clock import to_us
 from heliograph.delivery.deadletter import (
     DeadLetter,
     DeadLetterIdentity,
@@ -142,20 +143,22 @@ class Lane:
         return self.counters.delivered + under_way
 
     def deliver(self, messages: list[Message], lag_base_us: int) -> Course:
-        """The course of some messages; ``lag_base_us`` is when the newest of them was appended."""
+        """The course of some messages; ``lag_base_us`` is when the newest of them was appended, or earlier."""
         terms = self._terms
+        since_us = max(lag_base_us, to_us(messages[-1].time))
         at_once = terms.batch or len(messages) == 1
         if at_once:
-            self.counters.latency.add(terms.now_us() - lag_base_us)
+            self.counters.latency.add(terms.now_us() - since_us)
         done: bool = yield from (self._batch(messages) if terms.batch else self._each(messages))
         if done and not at_once:
-            self.counters.latency.add(terms.now_us() - lag_base_us)
+            self.counters.latency.add(terms.now_us() - since_us)
         return done
 
     def bury_problem(self, problem: Problem) -> Course:
         """The course of a line that cannot be delivered."""
         terms = self._terms
         make = partial(letter_for_problem, terms.identity(problem.offset), terms.channel, problem)
+        self._announce(f"offset {problem.offset} is {problem.kind}: {problem.reason}")
         return (yield from self._bury(make, problem.next))
 
     # -- one by one
@@ -301,14 +304,14 @@ class Lane:
             return False  # no letter is written any more; the message is delivered again
         identity = self._terms.identity(message.offset)
         make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts)
-        logger.warning(
-            "%s: the handler failed %d times at offset %d, now a dead letter: %s",
-            self._terms,
-            spent.attempts,
-            message.offset,
-            describe(spent.error),
-        )
+        self._announce(f"the handler gave up at offset {message.offset}: {describe(spent.error)}")
         return (yield from self._bury(make, message.offset + 1))
+
+    def _announce(self, why: str) -> None:
+        """Log a dead letter; not all of them aloud, because there may be millions."""
+        number = self.counters.dead_letters + 1
+        level = logging.WARNING if number & (number - 1) == 0 else logging.INFO  # the 1st, 2nd, 4th, 8th …
+        logger.log(level, "%s: dead letter %d, %s", self._terms, number, why)
 
     def _bury(self, make: Callable[..., DeadLetter], following: int) -> Course:
         """Write the letter, however long it takes; then everything before the following offset is done."""

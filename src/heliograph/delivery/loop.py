@@ -251,16 +251,8 @@ class Loop:
         if problem.kind == "missing" or self._terms.letters is None:
             terms = self._terms
             self._tell(Gap(terms.channel, terms.partition, problem.offset, problem.next, problem.reason))
-        else:
-            logger.warning(
-                "%s: offset %d is %s, now a dead letter: %s",
-                self._terms,
-                problem.offset,
-                problem.kind,
-                problem.reason,
-            )
-            if not drive(self.clerk.bury_problem(problem), _no_messages, self._control):
-                return False
+        elif not drive(self.clerk.bury_problem(problem), _no_messages, self._control):
+            return False
         self.lanes.advance(problem.next)
         return True
 
