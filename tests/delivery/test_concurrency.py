@@ -255,3 +255,26 @@ def test_problems_are_passed_by_lanes_too(station: MiniStation) -> None:
     eventually(lambda: subscription.position == 5)
     assert station.letters.offsets() == [2]
     assert subscription.stats().missing == 1
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks", "inline"])
+def test_a_fault_of_our_own_holds_the_position_and_is_shown(
+    station: MiniStation, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, *arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def handle_async(message: Message) -> None:
+        pass
+
+    monkeypatch.setattr("heliograph.delivery.lane.Lane.deliver", broken)
+    station.publish(0)
+    handler: Any = handle_async if kind == "tasks" else print
+    subscription = station.subscribe(handler, name="worker", concurrency=1 if kind == "inline" else 2)
+    eventually(lambda: subscription.state == "failed")
+    assert "a bug" in subscription.stats().last_error
+    subscription.resume()
+    station.publish(1)
+    eventually(lambda: subscription.state == "failed", "what is broken stays broken")
+    assert subscription.close()
+    assert station.saved() == 0

@@ -143,6 +143,22 @@ def test_async_failures_are_retried_and_buried(station: MiniStation) -> None:
     assert station.letters.offsets() == [1]
 
 
+def test_ctrl_c_in_the_main_thread_is_passed_on(station: MiniStation) -> None:
+    async def handle(message: Message) -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        station.subscribe(handle, name="worker", event_loop=asyncio.get_running_loop())
+        await asyncio.sleep(PATIENCE_S)
+
+    station.publish(0)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert station.subscriptions[0].close()
+    assert station.saved() == 0
+    assert not station.letters.written
+
+
 def test_a_cancelled_inner_task_is_a_failure_not_the_end(station: MiniStation) -> None:
     async def handle(message: Message) -> None:
         task = asyncio.ensure_future(asyncio.sleep(3600))

@@ -137,6 +137,26 @@ def test_a_deleted_channel_fails_the_subscription(station: MiniStation) -> None:
     assert subscription.close()
 
 
+def test_a_channel_that_was_deleted_and_made_again_is_another_one(station: MiniStation) -> None:
+    seen: list[int] = []
+    station.publish(*range(5))
+    subscription = station.subscribe(lambda message: seen.append(message.data))
+    eventually(lambda: len(seen) == 5)
+    station.engine.entries.clear()
+    station.publish(0)
+    eventually(lambda: subscription.state == "failed")
+    assert "made again" in subscription.stats().last_error
+
+
+def test_waiting_for_an_offset_beyond_the_end_is_no_failure(station: MiniStation) -> None:
+    seen: list[int] = []
+    subscription = station.subscribe(lambda message: seen.append(message.data), start_offset=2)
+    station.publish(*range(2))
+    assert subscription.state == "running"
+    station.publish(2)
+    eventually(lambda: seen == [2])
+
+
 def test_a_station_closed_underneath_ends_the_subscription(station: MiniStation) -> None:
     subscription = station.subscribe(print, name="worker")
     station.engine.closed = True

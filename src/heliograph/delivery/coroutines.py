@@ -6,6 +6,7 @@ Apart, because ``import asyncio`` costs more than all the rest of this room.
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 from heliograph.delivery.invoke import Ended, Interrupt, Outcome, Run, too_slow
@@ -75,7 +76,9 @@ def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
 
 
 def _unless_cancelled(error: BaseException) -> BaseException:
-    """The error, unless the task itself is being cancelled: that is for whoever runs the task."""
+    """The error, unless it is for whoever runs the task: its cancellation, or somebody pressing Ctrl-C."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error

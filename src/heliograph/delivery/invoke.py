@@ -6,7 +6,7 @@ thread: an iterator over a list knows how many items are left.
 
 ``SystemExit`` and ``KeyboardInterrupt`` raised by a handler are failures like any other: they end a thread
 the user has never seen, so nobody would notice. Only the cancellation of the task a handler runs in is not
-the handler's doing; it is passed on.
+the handler's doing; it is passed on, and so is Ctrl-C in the main thread (see ``coroutines.py``).
 """
 
 from __future__ import annotations

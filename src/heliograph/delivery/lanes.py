@@ -111,7 +111,20 @@ class Lanes(ABC):
         return False
 
     def _going_on(self) -> bool:
+        """Whether to wait any longer for the lanes; holds while there are none to wait for."""
+        if not self._all_alive():
+            self._fail_for_good()
+            return self._control.hold()
         return not self._control.stopping
+
+    def _all_alive(self) -> bool:
+        return True
+
+    def _fail_for_good(self) -> None:
+        if not self._control.stopping and not self._control.failure:
+            self._control.fail(
+                "what called the handlers has ended (its event loop, for example); close and subscribe again"
+            )
 
     def _split(self, messages: list[Message]) -> dict[int, list[Message]]:
         """Which lane gets which messages."""
@@ -204,6 +217,9 @@ class ThreadLanes(Lanes):
             inbox.put(None)
         for thread in self._threads:
             thread.join()
+
+    def _all_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
 
     def _work(self, lane: Lane, invoke: Invoke) -> None:
         delivering.set(self._control)

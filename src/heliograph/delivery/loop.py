@@ -112,6 +112,7 @@ class Loop:
         self._cursor: Cursor | None = None
         self._keep_until: int | None = None
         self._resume_at = 0
+        self._pulled_to = 0
         self._troubles = 0
         self._warn_at = 0.0
 
@@ -155,20 +156,29 @@ class Loop:
                 self._skip(self._cursor, self._backlog)
             batch = self._cursor.pull()
             self._troubles = 0
-            if batch is None and not self._control.interrupt:
-                self._engine.wait(terms.channel, terms.partition, self._cursor.offset, WAIT_S)
+            if batch is not None:
+                self._pulled_to = batch.next
+            elif not self._control.interrupt:
+                self._wait(self._cursor.offset)
         except StationClosed:
             self._control.stop()
         except NotFound as error:
             self._close_cursor()
             logger.error("%s failed: %s", terms, error)
-            self._control.fail(f"{describe(error)}; close this subscription, or make the channel again and restart")
+            self._control.fail(f"{describe(error)}; close and subscribe again")
         except Exception as error:  # noqa: BLE001 - the disk may recover, the subscription must be there then
             self._close_cursor()
             self._trouble(error)
         else:
             return batch
         return None
+
+    def _wait(self, offset: int) -> None:
+        """Wait for news; a log that has become shorter is another one."""
+        terms = self._terms
+        if self._engine.bounds(terms.channel, terms.partition).next < self._pulled_to:
+            raise NotFound(f"channel '{terms.channel}' was deleted and made again")
+        self._engine.wait(terms.channel, terms.partition, offset, WAIT_S)
 
     def _trouble(self, error: Exception) -> None:
         self._troubles += 1

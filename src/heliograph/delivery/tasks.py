@@ -122,15 +122,8 @@ class TaskLanes(Lanes):
         if future.done():
             future.result()
 
-    def _going_on(self) -> bool:
-        if any(task.done() for task in self._tasks) or self._loop.is_closed():
-            self._loop_gone()
-            return self._control.hold()
-        return not self._control.stopping
-
-    def _loop_gone(self) -> None:
-        if not self._control.stopping:
-            self._control.fail("the event loop the handlers run in has ended; close and subscribe again")
+    def _all_alive(self) -> bool:
+        return not self._loop.is_closed() and not any(task.done() for task in self._tasks)
 
     def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
         try:
@@ -147,7 +140,7 @@ class TaskLanes(Lanes):
                     return
                 self._complete(lane)
         except asyncio.CancelledError:
-            self._loop_gone()
+            self._fail_for_good()
             raise
         except Exception as error:  # noqa: BLE001 - a silent end of this task would look like a slow handler
             self._report(error)
