@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -80,3 +81,12 @@ def test_every_subject_still_runs(subject: str, tmp_path: Path) -> None:
     assert rows
     assert all(row.ours > 0 for row in rows)
     assert not list((tmp_path / "data").iterdir())
+
+
+def test_without_matplotlib_the_numbers_are_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    draw(results_of([], "quick"), tmp_path / "run.svg")
+    assert "heliograph[bench]" in capsys.readouterr().err
+    assert not (tmp_path / "run.svg").exists()
