@@ -584,6 +584,8 @@ class Partition:
             with self.mutex:
                 self._syncing -= 1
                 self._fence(error)
+                if self._lock.held:  # who keeps the lock would not look for the fence
+                    self._release()
                 self._close_retired()
             raise OutcomeUnknown(
                 f"syncing {self._directory} failed ({error}): what was just written may or may not survive. "
