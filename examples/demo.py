@@ -358,7 +358,7 @@ def show_where_to_look(directory: str) -> None:
     helio = os.path.join(os.path.dirname(sys.executable), "helio")
     print("\nTry also, there:\n")
     print(f"  jq -r '[.partitionkey, .data.n] | @tsv' {segments} | tail")
-    print(f"  {helio if os.path.exists(helio) else 'helio'} --data-dir . read {CHANNEL} --start -5s\n")
+    print(f"  {helio if os.path.exists(helio) else 'helio'} -d . read {CHANNEL} --where key=publisher-2 --limit 5\n")
 
 
 def main() -> int:
