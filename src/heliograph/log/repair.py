@@ -186,7 +186,7 @@ def unfence(partition: Partition, now_us: int, renew: Callable[[str], None], dis
     What lies behind `synced` is not looked at: the page cache may show what the disk never got. It is set
     aside as it reads. The order is such that a crash in between leaves the log fenced, to be repaired again.
     """
-    if not partition.head.load().flags & FENCED:
+    if not partition.fields().flags & FENCED:
         return None
     with partition.mutex, partition.locked_anyhow():
         fields = partition.head.load()

@@ -76,24 +76,27 @@ class Upkeep:
         if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or ages):
             return []
         done: list[Trimmed] = []
-        for number in range(file.partitions):
-            partition = self._engine.writer(name, number)
+
+        def tidy(partition: Partition) -> None:
             self._rotate_old(partition, int(min(ages) * 1e6) if ages else 0)
-            trimmed = self._trim(name, number, partition, rules)
+            trimmed = self._trim(name, partition.place.number, partition, rules)
             if trimmed is not None:
                 done.append(trimmed)
             if settings.compress:
                 self._compress(partition)
+
+        for number in range(file.partitions):
+            self._engine.write(name, number, tidy)
         return done
 
     def _rotate_old(self, partition: Partition, age_us: int) -> None:
-        fields = partition.head.load()
+        fields = partition.fields()
         if age_us and fields.written and fields.created_us < self._engine.clock.time_ns() // 1000 - age_us:
             partition.rotate()
 
     def _trim(self, name: str, number: int, partition: Partition, rules: Rules) -> Trimmed | None:
         engine = self._engine
-        fields = partition.head.load()
+        fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
         positions = {
             subscription: position.offset
@@ -126,7 +129,7 @@ class Upkeep:
 
     def _compress(self, partition: Partition) -> None:
         disk, directory = self._engine.disk, partition.place.directory
-        active = partition.head.load().base
+        active = partition.fields().base
         for base in segments.bases(directory, disk):
             plain = segments.path_of(directory, base)
             if base >= active or not plain.exists():
