@@ -1,4 +1,4 @@
-"""What is generated into the documents is what the code says."""
+"""The documents are in step with the code: what is generated, what is listed, what is linked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import heliograph as hg
+
 ROOT = Path(__file__).resolve().parent.parent
 GENERATE = ROOT / "docs" / "generate.py"
+INTERNAL = {"open_range", "lines"}  # for the rooms above, and how a message holds its line
 
 
 def test_the_generated_parts_of_the_documents_are_in_step() -> None:
@@ -30,3 +33,24 @@ def test_links_to_headings_lead_somewhere() -> None:
         for target, name in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", text):
             page = (path.parent / target).resolve() if target else path
             assert page not in headings or name in headings[page], f"{path.name} links to {target}#{name}"
+
+
+def test_every_public_name_and_method_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    methods = {
+        name
+        for cls in (hg.Station, hg.Subscription, hg.Message, hg.Draft)
+        for name in dir(cls)
+        if not name.startswith("_") and name not in INTERNAL
+    }
+    missing = [name for name in sorted(methods | set(hg.__all__)) if not re.search(rf"\b{name}\b", page)]
+    assert not missing, f"docs/api.md does not mention: {', '.join(missing)}"
+
+
+def test_every_event_of_the_audit_log_is_documented() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    sources = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
+    events = {event for source in sources for event in re.findall(r'audit\.write\(\s*"([\w-]+)"', source)}
+    assert events
+    missing = [event for event in sorted(events) if f"`{event}`" not in page]
+    assert not missing, f"docs/operations.md does not mention: {', '.join(missing)}"
