@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +15,15 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
-from heliograph.disk import SYSTEM_DISK, Disk, explain
+from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.background import Committers, LockKeeper, Syncer
-from heliograph.engine.batches import Cursor, SharedBatches
+from heliograph.engine.batches import Cursor
+from heliograph.engine.fitting import fit
+from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.watch import Watcher
-from heliograph.errors import AlreadyExists, Busy, Forked, NotFound, ReadOnly, StationClosed
+from heliograph.errors import AlreadyExists, Forked, NotFound, ReadOnly, StationClosed, StorageError
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, redact, seek
@@ -58,17 +60,6 @@ class _Channel:
         self._engine.new_incarnation(self._name, f"partition {partition} is shorter than it was: {report.fields.next}")
 
 
-class _Open:
-    """One partition this process has open."""
-
-    __slots__ = ("commit", "log", "shared")
-
-    def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
-        self.log = log
-        self.commit = commit
-        self.shared = SharedBatches()
-
-
 class FilesEngine:
     """Logs, positions and leases in one data directory."""
 
@@ -103,12 +94,11 @@ class FilesEngine:
         self.positions = Positions(root, disk)
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
-        self._open: dict[tuple[str, int], _Open] = {}
-        self._lock = threading.RLock()
         self._closed = False
         self._forked = False
         self._keeper = LockKeeper()
         self._watcher = Watcher()
+        self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)
         self._committers = Committers()
         self._syncer: Syncer | None = None
         if storage.durability == "interval" and not read_only:
@@ -158,7 +148,7 @@ class FilesEngine:
             channels.save(self.root, found[0], self.disk)
             head.next_generation()
 
-        self.writer(name, 0).change(apply)
+        self.write(name, 0, lambda partition: partition.change(apply))
         self.audit.write("channel-altered", channel=name, settings=msgspec.to_builtins(found[0].settings))
         return found[0]
 
@@ -177,55 +167,30 @@ class FilesEngine:
         self.check_writable()
         file = self.describe(name)
         for number in range(file.partitions):
-            partition = self.writer(name, number)
-            with contextlib.suppress(ChannelGone), partition.mutex, partition.locked_anyhow():
-                partition.mark_deleted()
-                if number == file.partitions - 1:
-                    channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
-            self._forget_open(name, number)
+            last = number == file.partitions - 1
+            self.write(name, number, functools.partial(self._delete_partition, name, last))
+            self._open.forget(name, number)
         self.positions.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
+
+    def _delete_partition(self, name: str, last: bool, partition: Partition) -> None:
+        with partition.mutex, partition.locked_anyhow():
+            partition.mark_deleted()
+            if last:
+                channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
 
     # -- partitions -------------------------------------------------------------------------------------------
 
     def open_partitions(self) -> list[Partition]:
-        return [entry.log for entry in list(self._open.values()) if isinstance(entry.log, Partition)]
+        return [entry.log for entry in self._open.all() if isinstance(entry.log, Partition)]
 
-    def _entry(self, name: str, number: int) -> _Open:
-        entry = self._open.get((name, number))
-        if entry is None:
-            entry = self._open_partition(name, number)
-        entry.log.used = True
-        return entry
-
-    def _open_partition(self, name: str, number: int) -> _Open:
+    def _open_files(self, name: str, number: int) -> OpenPartition:
         self.check_open()
-        with self._lock:
-            entry = self._open.get((name, number))
-            if entry is not None:
-                return entry
-            check_name(name)
-            place = self.directory.place(name, number, self.name)
-            if not place.directory.is_dir():
-                self._no_such_channel(name, number)
-            try:
-                self._make_room()
-                entry = self._open_files(name, place)
-            except OSError as error:
-                raise explain(error, f"cannot open channel '{name}'") from error
-            self._open[(name, number)] = entry
-            return entry
-
-    def _no_such_channel(self, name: str, number: int) -> None:
-        if channels.channel_path(self.root, name).is_dir():
-            raise NotFound(f"channel '{name}' has no partition {number}")
-        raise NotFound(
-            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
-        )
-
-    def _open_files(self, name: str, place: recovery.Place) -> _Open:
+        place = self.directory.place(check_name(name), number, self.name)
+        if not place.directory.is_dir():
+            self._no_such_channel(name, number)
         if self.read_only:
-            return _Open(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
+            return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
         if not self._always:
             self.directory.note_unsynced()
         publishing = self.config.publishing
@@ -237,52 +202,30 @@ class FilesEngine:
             partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
-        return _Open(partition, commit)
+        return OpenPartition(partition, commit)
 
-    def _make_room(self) -> None:
-        """Close partitions nobody used lately (second chance), so that descriptors stay bounded."""
-        excess = len(self._open) - self.config.storage.open_partitions_max + 1
-        for key, entry in list(self._open.items()) * 2 if excess > 0 else ():
-            if excess <= 0 or key not in self._open:
-                continue
-            if entry.log.used:
-                entry.log.used = False
-            elif (entry.commit or entry.log).close_if_idle():
-                del self._open[key]
-                self._watcher.unwatch(entry.log.place.directory / "news")
-                excess -= 1
-
-    def _forget_open(self, name: str, number: int) -> None:
-        with self._lock:
-            entry = self._open.pop((name, number), None)
-        if entry is not None:
-            self._watcher.unwatch(entry.log.place.directory / "news")
-            entry.log.close()
-
-    def _with_log(self, name: str, number: int, action: Callable[[_Open], _T]) -> _T:
-        """Run on an open partition; opens it again if it was closed for room or deleted meanwhile."""
-        for _ in range(8):
-            entry = self._entry(name, number)
-            try:
-                return action(entry)
-            except ChannelGone:
-                self._forget_open(name, number)
-            except Evicted:
-                continue
-        raise Busy(f"channel '{name}' is being opened and closed all the time; raise storage.open_partitions_max")
+    def _no_such_channel(self, name: str, number: int) -> None:
+        if channels.channel_path(self.root, name).is_dir():
+            raise NotFound(f"channel '{name}' has no partition {number}")
+        raise NotFound(
+            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
+        )
 
     def writer(self, name: str, number: int) -> Partition:
-        """The writing side of a partition."""
+        """The writing side of a partition, as long as it stays open: see `write`."""
         self.check_writable()
-        log = self._entry(name, number).log
-        assert isinstance(log, Partition)
-        return log
+        return _writing_side(self._open.get(name, number))
+
+    def write(self, name: str, number: int, action: Callable[[Partition], _T]) -> _T:
+        """Do something with the writing side of a partition, whatever closes it meanwhile."""
+        self.check_writable()
+        return self._open.use(name, number, lambda entry: action(_writing_side(entry)))
 
     # -- appending --------------------------------------------------------------------------------------------
 
     def append(self, name: str, number: int, ticket: Ticket, wait_s: float) -> int:
         """Append from this thread; the first offset once it is as durable as the station promises."""
-        entry = self._open.get((name, number))
+        entry = self._open.known.get((name, number))
         if entry is not None:  # what follows without it is the way of the first message
             entry.log.used = True
             try:
@@ -290,7 +233,7 @@ class FilesEngine:
             except (ChannelGone, Evicted):
                 pass
         return self._creating(
-            name, lambda: self._with_log(name, number, lambda found: self._append(found, ticket, wait_s))
+            name, lambda: self._open.use(name, number, lambda found: self._append(found, ticket, wait_s))
         )
 
     def writer_or_new(self, name: str, number: int) -> Partition:
@@ -299,11 +242,11 @@ class FilesEngine:
 
     def drop_closed(self, name: str, number: int) -> None:
         """Forget a partition that turned out to be deleted (or closed) meanwhile."""
-        entry = self._open.get((name, number))
+        entry = self._open.known.get((name, number))
         if entry is not None and entry.log.gone:
-            self._forget_open(name, number)
+            self._open.forget(name, number)
 
-    def _append(self, entry: _Open, ticket: Ticket, wait_s: float) -> int:
+    def _append(self, entry: OpenPartition, ticket: Ticket, wait_s: float) -> int:
         if self._always:
             assert entry.commit is not None
             entry.commit.commit(ticket, wait_s)
@@ -315,11 +258,11 @@ class FilesEngine:
     def submit(self, name: str, number: int, ticket: Ticket) -> None:
         """Append from another thread; the ticket's callback is told."""
 
-        def submit(entry: _Open) -> None:
+        def submit(entry: OpenPartition) -> None:
             assert entry.commit is not None
             entry.commit.submit(ticket)
 
-        self._creating(name, lambda: self._with_log(name, number, submit))
+        self._creating(name, lambda: self._open.use(name, number, submit))
 
     def _creating(self, name: str, action: Callable[[], _T]) -> _T:
         try:
@@ -333,7 +276,7 @@ class FilesEngine:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def limit(self, name: str, number: int = 0, *, synced: bool | None = None) -> Limit:
-        return self._with_log(name, number, lambda entry: entry.log.limit(synced=synced))
+        return self._open.use(name, number, lambda entry: entry.log.limit(synced=synced))
 
     def bounds(self, name: str, number: int = 0) -> Bounds:
         """What readers may see."""
@@ -342,7 +285,7 @@ class FilesEngine:
 
     def cursor(self, name: str, number: int, offset: int) -> Cursor:
         """A reader of decoded batches, from an offset on."""
-        entry = self._entry(name, number)
+        entry = self._open.get(name, number)
         return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
 
     def log(self, name: str, number: int) -> seek.Log:
@@ -351,9 +294,9 @@ class FilesEngine:
 
     def wait(self, name: str, number: int, offset: int, timeout_s: float) -> bool:
         """True as soon as there is something at the offset; False on timeout or when woken for another reason."""
-        return self._with_log(name, number, lambda entry: self._wait(entry, offset, timeout_s))
+        return self._open.use(name, number, lambda entry: self._wait(entry, offset, timeout_s))
 
-    def _wait(self, entry: _Open, offset: int, timeout_s: float) -> bool:
+    def _wait(self, entry: OpenPartition, offset: int, timeout_s: float) -> bool:
         news = entry.log.news
         if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
             self._watcher.watch(news.path, news.wake)
@@ -365,24 +308,24 @@ class FilesEngine:
         finally:
             news.disarm(armed)
         self.check_open()
-        if not woken and self._always and isinstance(entry.log, Partition):
-            entry.log.sync_through(entry.log.limit(synced=False).next)  # its writer may never sync by itself
+        if not woken and self._always:
+            self._settle(entry)  # its writer may never sync by itself
         return entry.log.limit().next > offset
 
     def settle(self, name: str, number: int) -> None:
         """Sync what another process wrote with less durability, so that it can be read now."""
         if self._always and not self.read_only:
-            self._with_log(name, number, self._settle)
+            self._open.use(name, number, self._settle)
 
-    def _settle(self, entry: _Open) -> None:
+    def _settle(self, entry: OpenPartition) -> None:
         if isinstance(entry.log, Partition):
-            entry.log.sync_through(entry.log.limit(synced=False).next)
+            with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
+                entry.log.sync_through(entry.log.limit(synced=False).next)
 
     def wake(self, name: str) -> None:
         """End every wait of this process on the channel."""
-        for (channel, _), entry in list(self._open.items()):
-            if channel == name:
-                entry.log.news.wake()
+        for entry in self._open.all(name):
+            entry.log.news.wake()
 
     def offset_at(self, name: str, number: int, moment_us: int) -> int:
         """The first offset whose event time is not before the moment."""
@@ -394,7 +337,7 @@ class FilesEngine:
     def redact(self, name: str, number: int, offsets: list[int]) -> None:
         """Blank the lines at these offsets, for good."""
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
-            redact.redact(self.writer(name, number), offsets, self.disk)
+            self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
         self.forget_batches(name, number)
 
     @contextlib.contextmanager
@@ -409,7 +352,7 @@ class FilesEngine:
 
     def forget_batches(self, name: str, number: int) -> None:
         """Forget what was decoded: the log was changed under it."""
-        self._entry(name, number).shared.clear()
+        self._open.get(name, number).shared.clear()
 
     # -- positions and leases -----------------------------------------------------------------------------------
 
@@ -421,7 +364,7 @@ class FilesEngine:
         self.check_writable()
         if not self._always:
             with contextlib.suppress(NotFound):
-                self.writer(name, number).sync_through(position.offset)
+                self.write(name, number, lambda partition: partition.sync_through(position.offset))
         self.positions.save(name, subscription, number, position)
 
     def forget_position(self, name: str, subscription: str) -> None:
@@ -433,47 +376,25 @@ class FilesEngine:
         return self.positions.lease(check_name(name), check_name(subscription, "subscription"))
 
     def fit_position(self, name: str, number: int, position: Position) -> tuple[int, Gap | None]:
-        """Where to resume, and what cannot be delivered any more (rule 10: clamp, audit, tell)."""
-        bounds = self.bounds(name, number)
-        if position.offset < bounds.first:
-            return self._clamped(name, number, position, bounds.first, "deleted by retention before it was read")
-        if position.offset > bounds.next or not self._recognised(name, number, position, bounds):
-            since = seek.appended_since(self.log(name, number), position.time_us, self.disk)
-            target = max(bounds.first, min(position.offset, bounds.next, since))
-            return self._clamped(name, number, position, target, "the log is not the one this position was saved in")
-        return position.offset, None
-
-    def _recognised(self, name: str, number: int, position: Position, bounds: Bounds) -> bool:
-        """Whether the message before the position is still the one that was handled."""
-        if not position.id or position.offset <= bounds.first:
-            return True
-        cursor = Cursor(self.log(name, number), position.offset - 1, self.disk, SharedBatches(), None)
-        try:
-            batch = cursor.pull()
-        finally:
-            cursor.close()
-        if batch is None or not batch.messages or batch.messages[0].offset != position.offset - 1:
-            return position.incarnation == self.incarnation(name)  # redacted or damaged: the life must do
-        return batch.messages[0].id == position.id
-
-    def _clamped(self, name: str, number: int, position: Position, target: int, why: str) -> tuple[int, Gap]:
-        gap = Gap(name, number, min(position.offset, target), max(position.offset, target), why)
-        self.audit.write(
-            "position-moved", channel=name, partition=number, before=position.offset, after=target, why=why
-        )
+        """Where to resume, and what cannot be delivered any more."""
+        target, gap = fit(self.log(name, number), name, self.incarnation(name), position, self.disk)
+        if gap is not None:
+            self.audit.write(
+                "position-moved", channel=name, partition=number, before=position.offset, after=target, why=gap.reason
+            )
         return target, gap
 
     def head_fields(self, name: str, number: int) -> Fields:
         """Everything a partition's head says."""
-        return self._with_log(name, number, lambda entry: entry.log.fields())
+        return self._open.use(name, number, lambda entry: entry.log.fields())
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk in this process."""
-        return sum([entry.commit.pending_bytes for entry in list(self._open.values()) if entry.commit is not None])
+        return sum([entry.commit.pending_bytes for entry in self._open.all() if entry.commit is not None])
 
     def is_open(self, name: str, number: int) -> bool:
         """Whether appending needs no file to be opened first."""
-        return (name, number) in self._open
+        return (name, number) in self._open.known
 
     @property
     def closed(self) -> bool:
@@ -511,22 +432,22 @@ class FilesEngine:
         finally:
             self._closed = True
             self._keeper.close()
+            self._open.close()
             self._watcher.close()
-            with self._lock:
-                entries, self._open = list(self._open.values()), {}
-            for entry in entries:
-                entry.log.close()
             self.directory.close()
             _engines.discard(self)
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds."""
         self._forked = True
-        for entry in list(self._open.values()):
-            entry.log.abandon()
-        self._open = {}
+        self._open.abandon()
         self._watcher.abandon()
         self.directory.abandon()
+
+
+def _writing_side(entry: OpenPartition) -> Partition:
+    assert isinstance(entry.log, Partition)
+    return entry.log
 
 
 def _after_fork_in_child() -> None:

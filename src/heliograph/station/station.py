@@ -22,17 +22,16 @@ from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
-from heliograph.log import segments
 from heliograph.log.channel import ChannelSettings
-from heliograph.log.head import FENCED
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
-from heliograph.names import DEAD_LETTER, check_name, check_publishable
+from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, message_at
 from heliograph.station.starts import Start, resolve
-from heliograph.station.stats import ChannelStats, Meters, PartitionStats, StationStats
+from heliograph.station.stats import Meters, StationStats
 from heliograph.station.upkeep import Upkeep
 
 Handler = Callable[[Any], Any]
@@ -89,6 +88,7 @@ class Station:
         self.name = self.engine.name
         self._meters = Meters()
         self.publisher = Publisher(self.engine, self.payloads, config, self._meters)
+        self._observer = Observer(self.engine)
         self._upkeep = Upkeep(self.engine)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._subscriptions: set[Subscription] = set()
@@ -205,7 +205,7 @@ class Station:
     def _publish_dead_letter(self, channel: str, payload: dict[str, Any], key: str | None) -> Receipt:
         receipt = self.publisher.publish_own(channel, DEAD_LETTER_TYPE, payload, key)
         if not self._always:
-            self.engine.writer(channel, 0).sync_through(receipt.offset + 1)
+            self.engine.write(channel, 0, lambda partition: partition.sync_through(receipt.offset + 1))
         return receipt
 
     def _recent_dead_letters(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
@@ -270,23 +270,11 @@ class Station:
 
     def channels(self) -> list[ChannelInfo]:
         """Every channel of the station."""
-        found = []
-        for name in self.engine.channel_names():
-            with contextlib.suppress(NotFound):
-                found.append(self.channel(name))
-        return found
+        return self._observer.channels()
 
     def channel(self, name: str) -> ChannelInfo:
         """One channel as it is now."""
-        file = self.engine.describe(name)
-        limit = self.engine.limit(name, 0, synced=False)
-        parts = self._partition_stats(name, file.partitions)
-        return ChannelInfo(
-            name=name, incarnation=file.incarnation, partitions=file.partitions, first=limit.first, next=limit.next,
-            messages=sum([part.messages for part in parts]), bytes=sum([part.bytes for part in parts]),
-            segments=sum([part.segments for part in parts]), created=file.created, settings=file.settings,
-            fenced=any(part.fenced for part in parts),
-        )  # fmt: skip
+        return self._observer.channel(name)
 
     def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
         """Make a channel, with settings of its own where given (see ChannelSettings)."""
@@ -325,29 +313,7 @@ class Station:
 
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not."""
-        return [
-            self._subscription_info(known, name)
-            for known, name in self.engine.positions.all()
-            if channel is None or known == channel
-        ]
-
-    def _subscription_info(self, channel: str, name: str, partition: int = 0) -> SubscriptionInfo:
-        position = self.engine.positions.load(channel, name, partition)
-        offset, lag, lag_s = (position.offset if position else 0), 0, None
-        with contextlib.suppress(NotFound):
-            bounds = self.engine.bounds(channel, partition)
-            lag = max(0, bounds.next - max(offset, bounds.first))
-            lag_s = 0.0 if not lag else self._age_s(channel, max(offset, bounds.first))
-        return SubscriptionInfo(
-            channel=channel, name=name, partition=partition, offset=offset, lag=lag, lag_s=lag_s,
-            live=self.engine.positions.live(channel, name), saved=from_us(position.time_us) if position else None,
-        )  # fmt: skip
-
-    def _age_s(self, channel: str, offset: int) -> float | None:
-        waiting = message_at(self.engine, channel, 0, offset)
-        if waiting is None:
-            return None
-        return max(0.0, self.engine.clock.time_ns() / 1e9 - waiting.time.timestamp())
+        return self._observer.subscriptions(channel)
 
     def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
         """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live."""
@@ -401,64 +367,14 @@ class Station:
         self.engine.check_open()
         with self._lock:
             live = list(self._subscriptions)
-        entries = self.engine.pending_bytes()
         return StationStats(
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
-            pending_bytes=entries, trimmed_messages=self._upkeep.trimmed_messages,
+            pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
-            channels=self._channel_stats(), subscriptions=[subscription.stats() for subscription in live],
+            channels=self._observer.channel_stats(self._meters),
+            subscriptions=[subscription.stats() for subscription in live],
         )  # fmt: skip
-
-    def _channel_stats(self) -> list[ChannelStats]:
-        found = []
-        names = self.engine.channel_names()
-        for name in names:
-            with contextlib.suppress(NotFound):
-                parts = self._partition_stats(name, self.engine.describe(name).partitions)
-                meter = self._meters.of(name)
-                dead = name + DEAD_LETTER
-                found.append(
-                    ChannelStats(
-                        channel=name,
-                        published=meter.published,
-                        published_bytes=meter.bytes,
-                        publish_rate=meter.publish_rate(),
-                        refused=meter.refused,
-                        publish_latency=meter.latency.stats(),
-                        messages=sum([part.messages for part in parts]),
-                        bytes=sum([part.bytes for part in parts]),
-                        growth_rate=meter.growth_rate(sum([part.next for part in parts])),
-                        dead_letters=self._messages_in(dead) if dead in names else 0,
-                        partitions=parts,
-                    )
-                )
-        return found
-
-    def _messages_in(self, channel: str) -> int:
-        bounds = self.engine.bounds(channel)
-        return bounds.next - bounds.first
-
-    def _partition_stats(self, name: str, partitions: int) -> list[PartitionStats]:
-        found = []
-        for number in range(partitions):
-            fields = self.engine.head_fields(name, number)
-            directory = self.engine.directory.place(name, number, self.name).directory
-            bases = segments.bases(directory, self.engine.disk)
-            size = sum([segments.stored_bytes(directory, base, self.engine.disk) for base in bases])
-            found.append(
-                PartitionStats(
-                    partition=number,
-                    first=fields.first,
-                    next=fields.next,
-                    messages=fields.next - fields.first,
-                    bytes=size,
-                    segments=len(bases),
-                    unsynced_bytes=fields.written - fields.synced,
-                    fenced=bool(fields.flags & FENCED),
-                )
-            )
-        return found
 
     def sync(self) -> None:
         """Make everything durable that this process has published (durability ``interval`` and ``os``)."""

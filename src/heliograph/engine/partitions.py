@@ -1,0 +1,111 @@
+"""The partitions this process has open: a bounded number, closed when nobody used them lately."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from heliograph.disk import explain
+from heliograph.engine.batches import SharedBatches
+from heliograph.engine.watch import Watcher
+from heliograph.errors import Busy
+from heliograph.log.commit import GroupCommit
+from heliograph.log.partition import ChannelGone, Evicted, Partition
+from heliograph.log.readonly import ReadOnlyLog
+
+_T = TypeVar("_T")
+_TRIES = 8
+
+
+class OpenPartition:
+    """One partition this process has open."""
+
+    __slots__ = ("commit", "log", "shared")
+
+    def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
+        self.log = log
+        self.commit = commit
+        self.shared = SharedBatches()
+
+    def close_if_idle(self) -> bool:
+        return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
+
+
+class OpenPartitions:
+    """Opens partitions when they are needed and closes them when others need their room."""
+
+    def __init__(self, open_files: Callable[[str, int], OpenPartition], watcher: Watcher, count_max: int) -> None:
+        self.known: dict[tuple[str, int], OpenPartition] = {}
+        self._open_files = open_files
+        self._watcher = watcher
+        self._count_max = count_max
+        self._lock = threading.RLock()
+
+    def all(self, channel: str | None = None) -> list[OpenPartition]:
+        return [entry for (name, _), entry in list(self.known.items()) if channel is None or name == channel]
+
+    def get(self, channel: str, number: int) -> OpenPartition:
+        entry = self.known.get((channel, number))
+        if entry is None:
+            entry = self._open(channel, number)
+        entry.log.used = True
+        return entry
+
+    def _open(self, channel: str, number: int) -> OpenPartition:
+        with self._lock:
+            entry = self.known.get((channel, number))
+            if entry is None:
+                try:
+                    self._make_room()
+                    entry = self._open_files(channel, number)
+                except OSError as error:
+                    raise explain(error, f"cannot open channel '{channel}'") from error
+                self.known[(channel, number)] = entry
+            return entry
+
+    def _make_room(self) -> None:
+        """Close partitions nobody used lately (second chance), so that descriptors stay bounded."""
+        excess = len(self.known) - self._count_max + 1
+        for key, entry in list(self.known.items()) * 2 if excess > 0 else ():
+            if excess <= 0 or key not in self.known:
+                continue
+            if entry.log.used:
+                entry.log.used = False
+            elif entry.close_if_idle():
+                del self.known[key]
+                self._watcher.unwatch(entry.log.place.directory / "news")
+                excess -= 1
+
+    def use(self, channel: str, number: int, action: Callable[[OpenPartition], _T]) -> _T:
+        """Run on an open partition; opens it again if it was closed for room or deleted meanwhile."""
+        for _ in range(_TRIES):
+            entry = self.get(channel, number)
+            try:
+                return action(entry)
+            except ChannelGone:
+                self.forget(channel, number)
+            except Evicted:
+                if entry.log.gone:  # and nobody forgot it
+                    self.forget(channel, number)
+        raise Busy(f"channel '{channel}' is being opened and closed all the time; raise storage.open_partitions_max")
+
+    def forget(self, channel: str, number: int) -> None:
+        with self._lock:
+            entry = self.known.pop((channel, number), None)
+        if entry is not None:
+            self._watcher.unwatch(entry.log.place.directory / "news")
+            entry.log.close()
+
+    def close(self) -> None:
+        with self._lock:
+            entries = list(self.known.values())
+            self.known.clear()
+        for entry in entries:
+            entry.log.close()
+
+    def abandon(self) -> None:
+        """In a forked child: close what was inherited, without unlocking what the parent holds."""
+        for entry in list(self.known.values()):
+            entry.log.abandon()
+        self.known.clear()
