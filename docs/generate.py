@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from heliograph import config, errors
+from heliograph.cli.frame import COMMON, without_range
+from heliograph.cli.main import cli
 from heliograph.delivery import statistics
 from heliograph.station import stats
 
@@ -122,6 +125,42 @@ def tree_of_errors() -> str:
     return f"```\n{textwrap.dedent(drawn).strip()}\n```"
 
 
+# -- commands -----------------------------------------------------------------------------------------------
+
+
+def commands(command: click.Command | None = None, path: str = "helio") -> str:
+    """Every command of ``helio``: how it is called, what it does, its options, examples."""
+    command = command or cli
+    parts = []
+    if command is not cli:
+        depth = "###" if isinstance(command, click.Group) or path.count(" ") == 1 else "####"
+        parts.append(f"{depth} {path}\n\n{_paragraphs(command)}")
+        if not isinstance(command, click.Group):
+            parts += _usage(command, path)
+    if isinstance(command, click.Group):
+        parts += [commands(inner, f"{path} {name}") for name, inner in command.commands.items()]
+    return "\n\n".join(parts)
+
+
+def _paragraphs(command: click.Command) -> str:
+    found = [" ".join(part.split()) for part in inspect.cleandoc(command.help or "").split("\n\n")]
+    return "\n\n".join(found)
+
+
+def _usage(command: click.Command, path: str) -> list[str]:
+    ctx = click.Context(command, info_name=path)
+    parts = [f"```\n{path} {' '.join(command.collect_usage_pieces(ctx))}\n```"]
+    own = [option for option in command.params if isinstance(option, click.Option) and option.name not in COMMON]
+    records = [option.get_help_record(ctx) for option in own]
+    rows = [
+        (f"`{names}`".replace("|", "\\|"), without_range(said).replace("|", "\\|"))
+        for names, said in filter(None, records)
+    ]
+    if rows:
+        parts.append(table(("option", ""), rows))
+    return [*parts, f"```sh\n{(command.epilog or '').strip()}\n```"]
+
+
 # -- numbers ------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +198,7 @@ def _number(value: float | None) -> str:
 
 PARTS: dict[str, dict[str, Callable[[], str | None]]] = {
     "docs/configuration.md": {"settings": settings},
+    "docs/cli.md": {"commands": commands},
     "docs/api.md": {"errors": tree_of_errors},
     "docs/operations.md": {
         "station statistics": statistics_of(stats.StationStats),

@@ -7,13 +7,14 @@ import click
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
+from heliograph.cli.names import STATION
 
 
 @command(
     "backup",
     examples="""
-helio backup /mnt/backup/host1              the first time everything, then what is new
-helio backup /mnt/backup/host1 --check      is that backup whole?
+helio backup /mnt/backup/host1          # first everything, then what is new
+helio backup /mnt/backup/host1 --check  # is that backup whole?
 """,
 )
 @click.argument("directory")
@@ -64,7 +65,9 @@ helio restore /mnt/backup/host1 ./copy --name host1-copy
 )
 @click.argument("directory")
 @click.argument("target")
-@click.option("--name", help="Give the restored station another name, if the first one still lives.")
+@click.option(
+    "--name", type=STATION, metavar="NAME", help="Give the restored station another name, if the first one still lives."
+)
 @click.pass_obj
 def restore(common: Common, directory: str, target: str, name: str | None) -> None:
     """Make a station from a backup.

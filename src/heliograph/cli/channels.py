@@ -11,7 +11,8 @@ from heliograph import config as configs
 from heliograph.cli import output
 from heliograph.cli.ask import confirm_name
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import channel_argument, command, group
+from heliograph.cli.frame import command, group
+from heliograph.cli.names import channel_argument
 from heliograph.log.channel import ChannelSettings
 
 if TYPE_CHECKING:
@@ -142,11 +143,11 @@ def _human(setting: configs.Setting, value: Any) -> str:
     "create",
     examples="""
 helio channels create alerts
-helio channels create logs --retention-age 7d --retention-bytes 10GiB --compress
+helio channels create logs --retention-age 7d --compress
 helio channels create jobs --retention-once-read
 """,
 )
-@click.argument("channel")
+@channel_argument
 @_settings_options
 @click.pass_obj
 def create(common: Common, /, channel: str, **settings: Any) -> None:
@@ -203,8 +204,8 @@ def _print_changed(common: Common, station: Station, info: ChannelInfo, what: st
 @command(
     "delete",
     examples="""
-helio channels delete test                   asks for the name
-helio channels delete test --yes test        does not ask
+helio channels delete test             # asks for the name
+helio channels delete test --yes test  # does not ask
 """,
 )
 @channel_argument

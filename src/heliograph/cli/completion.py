@@ -13,11 +13,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 @command(
     "completion",
+    short_help="Print the script for the shell's completion.",
     examples="""
-bash:  helio completion bash > ~/.local/share/bash-completion/completions/helio
-zsh:   helio completion zsh > ~/.zfunc/_helio     (with fpath+=~/.zfunc before compinit in ~/.zshrc)
-fish:  helio completion fish > ~/.config/fish/completions/helio.fish
-now:   eval "$(helio completion bash)"
+eval "$(helio completion bash)"                  # now, and in ~/.bashrc
+eval "$(helio completion zsh)"                   # now, and in ~/.zshrc
+helio completion fish > ~/.config/fish/completions/helio.fish
 """,
 )
 @click.argument("shell", type=click.Choice(SHELLS))

@@ -10,13 +10,8 @@ import click
 from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, clean, plain
-from heliograph.cli.frame import (
-    channel_argument,
-    command,
-    complete_channels,
-    group,
-    optional_channel_argument,
-)
+from heliograph.cli.frame import command, group
+from heliograph.cli.names import CHANNEL, channel_argument, optional_channel_argument
 from heliograph.cli.read import parse_where
 
 if TYPE_CHECKING:
@@ -55,8 +50,8 @@ def dead() -> None:
 @command(
     "list",
     examples="""
-helio dead list                                     by channel, reason and error
-helio dead list alerts --each                       every letter, with its offset and id
+helio dead list                # by channel, reason and error
+helio dead list alerts --each  # every letter, with its offset and id
 helio dead list --where subscription=pager --json
 """,
 )
@@ -110,13 +105,14 @@ def _print_rows(common: Common, columns: list[str], rows: Sequence[Sequence[Any]
 
 @command(
     "show",
+    short_help="Show a dead letter and its original.",
     examples="""
-helio dead show 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55        the letter's id, or its original's
-helio dead show 17 --channel alerts                         by offset
+helio dead show 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55  # an id
+helio dead show 17 --channel alerts                   # an offset
 """,
 )
 @click.argument("reference")
-@click.option("--channel", shell_complete=complete_channels, help="The channel; an offset needs it.")
+@click.option("--channel", type=CHANNEL, metavar="CHANNEL", help="The channel; an offset needs it.")
 @click.pass_obj
 def show(common: Common, reference: str, channel: str | None) -> None:
     """Show a dead letter: the error, its traceback, and the original message."""
@@ -153,6 +149,7 @@ def _print_letter(letter: DeadLetter) -> None:
 
 @command(
     "replay",
+    short_help="Publish the originals again, take the letters away.",
     examples="""
 helio dead replay alerts --dry-run
 helio dead replay alerts

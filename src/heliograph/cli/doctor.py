@@ -13,9 +13,10 @@ _STYLES = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 @command(
     "doctor",
+    short_help="Examine disk, clock, permissions, limits, versions.",
     examples="""
 helio doctor
-helio doctor --data /mnt/usb          before you make a station there
+helio doctor --data /mnt/usb  # before you make a station there
 helio doctor --json | jq '.findings[] | select(.status != "ok")'
 """,
 )

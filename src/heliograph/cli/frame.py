@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -85,13 +86,25 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
     found = [
         record
         for option in command.get_params(ctx)
-        if (root or option.name not in COMMON) and (record := option.get_help_record(ctx))
+        if isinstance(option, click.Option)
+        and (root or option.name not in COMMON)
+        and (record := option.get_help_record(ctx))
     ]
     with formatter.section("Options"):
-        formatter.write_dl(found)
+        formatter.write_dl([(names, without_range(text)) for names, text in found])
     if not root:
         formatter.write_paragraph()
         formatter.write_text("Also --data, --config, --json, --quiet, --verbose: see 'helio --help'.")
+
+
+def without_range(text: str) -> str:
+    """The help says what a number means; that it must not be negative goes without saying.
+
+    >>> without_range("End after N messages.  [x>=1]"), without_range("At once.  [default: 1; 1<=x<=9]")
+    ('End after N messages.', 'At once.  [default: 1]')
+    """
+    text = re.sub(r"\s*\[[\d.<=]*x[\d.<>=]*\]", "", text)
+    return re.sub(r"; [\d.<=]*x[\d.<>=]*\]", "]", text)
 
 
 def _write_examples(command: click.Command, formatter: click.HelpFormatter) -> None:
@@ -166,16 +179,3 @@ def command(name: str, *, examples: str, **attributes: Any) -> Callable[[Functio
 def group(name: str, *, examples: str, **attributes: Any) -> Callable[[Function], HelioGroup]:
     """A group of commands."""
     return click.group(name, cls=HelioGroup, epilog=examples, **attributes)
-
-
-def complete_channels(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The channels there are, for the shell's completion; whatever goes wrong, it is silent."""
-    try:
-        with ctx.ensure_object(Common).open() as station:
-            return [name for name in station.engine.channel_names() if name.startswith(incomplete)]
-    except Exception:  # noqa: BLE001 - nobody could read an error here
-        return []
-
-
-channel_argument = click.argument("channel", shell_complete=complete_channels)
-optional_channel_argument = click.argument("channel", required=False, shell_complete=complete_channels)

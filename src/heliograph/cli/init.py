@@ -9,17 +9,23 @@ import click
 from heliograph.cli import output
 from heliograph.cli.common import Common, station_in
 from heliograph.cli.frame import command
+from heliograph.cli.names import STATION
 
 
 @command(
     "init",
     examples="""
-helio init                                 in ./data, named after this host
+helio init  # in ./data, named after this host
 helio init /var/lib/heliograph --name host1
 """,
 )
 @click.argument("directory", required=False)
-@click.option("--name", help="The station's name; part of every message it publishes.  [default: this host's]")
+@click.option(
+    "--name",
+    type=STATION,
+    metavar="NAME",
+    help="The station's name; part of every message it publishes.  [default: this host's]",
+)
 @click.pass_obj
 def init(common: Common, directory: str | None, name: str | None) -> None:
     """Make a station in a directory.
@@ -31,10 +37,6 @@ def init(common: Common, directory: str | None, name: str | None) -> None:
         raise click.UsageError(f"two directories: {directory} and --data {common.data}")
     common.data = directory or common.data
     settings: dict[str, Any] = {} if name is None else {"name": name}
-    if name is not None:
-        from heliograph.names import check_name
-
-        check_name(name, "station")
     new = not station_in(common.config(**settings))
     quiet, common.quiet = common.quiet, True  # the line below says it better
     with common.open(create=True, **settings) as station:

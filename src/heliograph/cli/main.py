@@ -49,7 +49,8 @@ helio pub alerts 'system problem!'
 helio sub alerts --name pager --exec ./page.sh
 helio read alerts --start -5m --follow
 
-Exit codes: 0 done, 1 what was checked is bad, 2 used wrongly, 3 not found, 4 busy, 5 storage trouble.
+Exit codes: 0 done, 1 what was checked is bad, 2 used wrongly, 3 not found,
+4 busy, 5 the storage refused, 130 ended with Ctrl-C.
 """,
 )
 @click.option(

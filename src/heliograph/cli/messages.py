@@ -18,8 +18,6 @@ FORMATS: Final = ("table", "json", "raw")
 _WIDE_COLUMNS: Final = 110
 """From here on the type has a column of its own."""
 
-_OFFSET, _TIME, _KEY, _TYPE = 8, 24, 12, 24
-
 format_option = click.option(
     "--format", "-o", "shape", type=click.Choice(FORMATS), default=None,
     help="How to print messages: table for people, json (one line each, with their offset), or raw as "
@@ -51,39 +49,34 @@ class _Table:
     def __init__(self) -> None:
         self._watched = sys.stdout.isatty()
         self._columns = shutil.get_terminal_size().columns if self._watched else 0
-        self._with_type = not self._watched or self._columns >= _WIDE_COLUMNS
+        self._wide = not self._watched or self._columns >= _WIDE_COLUMNS
         self._begun = False
 
     def __call__(self, message: Message) -> None:
         if not self._begun:
             self._begun = True
-            self._print("OFFSET", "TIME", "KEY", "TYPE", "DATA", heading=True)
+            self._print("OFFSET", "TIME", "KEY", "TYPE", "DATA")
+        time = output.moment(message.time, "milliseconds" if self._wide else "seconds")
         key = "-" if message.key is None else clean(message.key)
-        offset, time = str(message.offset), output.moment(message.time)
-        self._print(offset, time, key, clean(message.type), clean(payload(message.data)))
+        self._print(str(message.offset), time, key, clean(message.type), clean(payload(message.data)))
 
-    def _print(self, offset: str, time: str, key: str, type_name: str, data: str, *, heading: bool = False) -> None:
-        columns = [offset.rjust(_OFFSET), time.ljust(_TIME), self._fit(key, _KEY)]
-        if self._with_type:
-            columns.append(self._fit(type_name, _TYPE))
-        line = "  ".join([*columns, data])
-        if not self._watched:
-            print(line)
-            return
-        if len(line) > self._columns:
-            line = line[: self._columns - 1] + "…"
-        click.secho(line, bold=heading) if _coloured() and heading else print(line)
+    def _print(self, offset: str, time: str, key: str, type_name: str, data: str) -> None:
+        if self._wide:
+            columns = [offset.rjust(8), time.ljust(24), self._fit(key, 12), self._fit(type_name, 24), data]
+        else:
+            columns = [offset.rjust(8), time.ljust(20), self._fit(key, 8), data]
+        line = "  ".join(columns)
+        print(self._fit(line, self._columns).rstrip() if self._watched else line)
 
     def _fit(self, text: str, width: int) -> str:
-        if self._watched and len(text) > width:
-            text = text[: width - 1] + "…"
-        return text.ljust(width)
+        """As wide as that on a terminal, where some characters take two columns; else at least as wide."""
+        if not self._watched:
+            return text.ljust(width)
+        from rich.cells import cell_len, set_cell_size
 
-
-def _coloured() -> bool:
-    import os
-
-    return not os.environ.get("NO_COLOR")
+        if cell_len(text) > width:
+            text = set_cell_size(text, width - 1) + "…"
+        return set_cell_size(text, width)
 
 
 def payload(data: Any) -> str:

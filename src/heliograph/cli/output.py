@@ -25,9 +25,18 @@ _PLAIN_WIDTH = 100_000
 
 
 def prepare() -> None:
-    """Let text pass straight into the buffer of bytes, so that both may be mixed without a flush for each."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(write_through=True, errors="backslashreplace")
+    """Let text pass straight into the buffer of bytes, so that both may be mixed without a flush for each.
+
+    With PYTHONUNBUFFERED (many containers set it) there is no buffer, so that each line would be a system
+    call, and a partial write would go unnoticed: then there is one, and what has to be seen is flushed.
+    """
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    raw: Any = sys.stdout.buffer
+    if isinstance(raw, io.RawIOBase):
+        buffer = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(buffer, encoding=sys.stdout.encoding, line_buffering=raw.isatty())
+    sys.stdout.reconfigure(write_through=True, errors="backslashreplace")
 
 
 def write(data: bytes) -> None:
@@ -254,15 +263,15 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.1f} s"
 
 
-def moment(value: datetime | None) -> str:
-    """A time as it may be given to --start: UTC, to the millisecond.
+def moment(value: datetime | None, precision: str = "milliseconds") -> str:
+    """A time as it may be given to --start: UTC.
 
     >>> moment(datetime(2026, 11, 15, 20, 30, 1, 123456, UTC))
     '2026-11-15T20:30:01.123Z'
     """
     if value is None:
         return "-"
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def several(count: int, what: str) -> str:

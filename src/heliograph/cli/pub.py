@@ -13,7 +13,8 @@ import click
 
 from heliograph.cli import output
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import channel_argument, command
+from heliograph.cli.frame import command
+from heliograph.cli.names import channel_argument
 from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.signals import Stop, Terminated
 from heliograph.errors import InvalidMessage
@@ -48,10 +49,10 @@ def _headers(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> d
     examples="""
 helio pub alerts 'system problem!'
 helio pub alerts '{"message": "disk full", "level": 3}' --key host2
-helio pub alerts '{"level": 3}' --type com.example.alert.v1 --header region=eu
-tail -F /var/log/syslog | helio pub logs --as text     every line is a message
+helio pub alerts '{"level": 3}' --type com.example.alert.v1 -H region=eu
+tail -F /var/log/syslog | helio pub logs --as text  # each line is a message
 helio pub photos --file cat.jpg --as bytes
-helio pub test hello --count 1000 --rate 50            fifty a second
+helio pub test hello --count 1000 --rate 50         # fifty a second
 """,
 )
 @channel_argument

@@ -9,7 +9,8 @@ import click
 from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import channel_argument, command, complete_channels
+from heliograph.cli.frame import command
+from heliograph.cli.names import CHANNEL, channel_argument
 from heliograph.cli.signals import Terminated
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 where_option = click.option(
     "--where", "conditions", multiple=True, metavar="CONDITION",
     help="Only messages for which this holds: type=…, data.level>=3, key!=…, data.text~REGEX, has:FIELD. "
-    "May be given several times; all must hold.",
+    "May be repeated; all must hold.",
 )  # fmt: skip
 
 
@@ -34,9 +35,9 @@ def parse_where(conditions: tuple[str, ...]) -> Where | None:
 @command(
     "read",
     examples="""
-helio read alerts                                everything there is
-helio read alerts --start -5m --follow           the last five minutes, then what comes
-helio read alerts --start 1000 --limit 10        ten messages from offset 1000
+helio read alerts                          # everything there is
+helio read alerts --start -5m --follow     # five minutes, then what comes
+helio read alerts --start 1000 --limit 10  # ten messages from offset 1000
 helio read alerts --start 2026-11-15T20:00:00Z --end 2026-11-15T21:00:00Z
 helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
 helio read alerts --json | jq .data
@@ -52,7 +53,7 @@ helio read alerts --json | jq .data
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
 @where_option
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Print at most this many.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @messages.format_option
 @click.pass_obj
 def read(
@@ -102,7 +103,7 @@ helio get 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --channel alerts --json
 """,
 )
 @click.argument("id")
-@click.option("--channel", shell_complete=complete_channels, help="Look in this channel only.")
+@click.option("--channel", type=CHANNEL, metavar="CHANNEL", help="Look in this channel only.")
 @click.pass_obj
 def get(common: Common, id: str, channel: str | None) -> int:
     """Look up a message by its id.
@@ -126,12 +127,12 @@ def get(common: Common, id: str, channel: str | None) -> int:
 @command(
     "redact",
     examples="""
-helio redact 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --reason 'erasure request 4711'
+helio redact 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --reason 'request 4711'
 helio redact 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --channel customers --yes
 """,
 )
 @click.argument("id")
-@click.option("--channel", shell_complete=complete_channels, help="Look in this channel only.")
+@click.option("--channel", type=CHANNEL, metavar="CHANNEL", help="Look in this channel only.")
 @click.option("--reason", default="", help="Why; it is written to the audit file.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_obj

@@ -25,8 +25,8 @@ def config() -> None:
 @command(
     "show",
     examples="""
-helio config show                              as a file that says the same
-helio config show > heliograph.yaml            a file to begin with
+helio config show                    # as a file that says the same
+helio config show > heliograph.yaml  # a file to begin with
 HELIOGRAPH_STORAGE_DURABILITY=interval helio config show --json
 """,
 )
@@ -46,7 +46,7 @@ def show(common: Common) -> None:
     "validate",
     examples="""
 helio config validate heliograph.yaml
-helio config validate                          the file that --config or HELIOGRAPH_CONFIG names
+helio config validate  # the file that --config or HELIOGRAPH_CONFIG names
 """,
 )
 @click.argument("file", required=False)
@@ -77,8 +77,8 @@ def validate(common: Common, file: str | None) -> int:
 @command(
     "describe",
     examples="""
-helio config describe                          every setting
-helio config describe storage                  one section
+helio config describe          # every setting
+helio config describe storage  # one section
 helio config describe storage.durability --json
 """,
 )

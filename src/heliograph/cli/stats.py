@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @command(
     "stats",
+    short_help="Show channels and subscriptions in numbers.",
     examples="""
 helio stats
-helio stats --watch                       again every two seconds
+helio stats --watch  # again every two seconds
 helio stats --watch --interval 10 --json  a line every ten seconds
 """,
 )

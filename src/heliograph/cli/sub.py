@@ -10,15 +10,14 @@ import click
 from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
-from heliograph.cli.frame import channel_argument, command
+from heliograph.cli.frame import command
+from heliograph.cli.names import SUBSCRIPTION, channel_argument
 from heliograph.cli.signals import Stop, raise_for
 from heliograph.errors import HeliographError
-from heliograph.names import check_name
 
 if TYPE_CHECKING:
     from heliograph.delivery import Subscription, SubscriptionStats
     from heliograph.message import Message
-    from heliograph.station import Station
 
 _LOOK_S: Final = 0.2
 """How often the subscription is looked at: whether it failed, or has what --count asked for."""
@@ -30,16 +29,21 @@ _LONG_S: Final = 7 * 86_400.0
 @command(
     "sub",
     examples="""
-helio sub alerts                                        print what comes, until Ctrl-C
-helio sub alerts --name pager --start first             durable: resumes where it stopped
-helio sub alerts --name pager --exec ./page.sh          the message as JSON on its stdin
-helio sub alerts --name hook --exec 'curl -sf --data-binary @- https://example.com/hook'
+helio sub alerts                                # print until Ctrl-C
+helio sub alerts --name pager --start first     # resumes where it stopped
+helio sub alerts --name pager --exec ./page.sh  # gets JSON on stdin
+helio sub alerts --name web --exec 'curl -sf -d @- https://example.com/hook'
 helio sub jobs --name worker --exec ./work.sh --max-retries 2 --timeout 60
 helio sub alerts --name nightly --start first --count 100 --json
 """,
 )
 @channel_argument
-@click.option("--name", help="Make the subscription durable under this name: its position is kept.")
+@click.option(
+    "--name",
+    type=SUBSCRIPTION,
+    metavar="NAME",
+    help="Make the subscription durable under this name: its position is kept.",
+)
 @click.option(
     "--start", default="new", show_default=True, metavar="WHERE",
     help="Where a new subscription begins: first, new, an offset, a time or an age (-5m). A durable one "
@@ -91,9 +95,6 @@ def sub(
         raise click.UsageError("--format says how to print messages; with --exec the command gets them")
     if count is not None and concurrency > 1:
         raise click.UsageError("--count needs messages one after the other; leave out --concurrency")
-    check_name(channel)  # before a station is made for it
-    if name is not None:
-        check_name(name, "subscription")
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
@@ -109,7 +110,7 @@ def sub(
             paused=True,  # until the delivery knows what to close
         )  # fmt: skip
         delivery.subscription = subscription
-        _say_begin(common, station, subscription)
+        _say_begin(common, subscription)
         subscription.resume()
         return _follow(common, subscription, delivery, work, stop)
 
@@ -193,11 +194,10 @@ class _Printing:
             raise OutputLost from error
 
 
-def _say_begin(common: Common, station: Station, subscription: Subscription) -> None:
-    name = f"as {subscription.name}" if subscription.name else "without a name (its position is not kept)"
-    waiting = output.several(subscription.stats().lag, "message")
-    where = f"from offset {subscription.position}, {waiting} waiting"
-    common.note(f"subscribed to {subscription.channel} of {station.name} {name} {where}; Ctrl-C ends")
+def _say_begin(common: Common, subscription: Subscription) -> None:
+    name = f" as {subscription.name}" if subscription.name else ""
+    where = f"from offset {subscription.position}, {output.several(subscription.stats().lag, 'message')} waiting"
+    common.note(f"subscribed to {subscription.channel}{name} {where}; Ctrl-C ends")
 
 
 def _say_end(common: Common, subscription: Subscription) -> None:

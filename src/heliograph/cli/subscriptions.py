@@ -8,7 +8,8 @@ import click
 
 from heliograph.cli import output
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import channel_argument, command, group, optional_channel_argument
+from heliograph.cli.frame import command, group
+from heliograph.cli.names import SUBSCRIPTION, channel_argument, optional_channel_argument
 
 if TYPE_CHECKING:
     from heliograph.station.info import SubscriptionInfo
@@ -67,13 +68,13 @@ def print_table(found: list[SubscriptionInfo]) -> None:
 @command(
     "seek",
     examples="""
-helio subscriptions seek alerts pager --to first             everything again
-helio subscriptions seek alerts pager --to new               skip what waits
-helio subscriptions seek alerts pager --to -1h --dry-run     what would happen?
+helio subscriptions seek alerts pager --to first          # all again
+helio subscriptions seek alerts pager --to new            # skip what waits
+helio subscriptions seek alerts pager --to -1h --dry-run  # only look
 """,
 )
 @channel_argument
-@click.argument("name")
+@click.argument("name", type=SUBSCRIPTION)
 @click.option(
     "--to", required=True, metavar="WHERE",
     help="first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
@@ -103,7 +104,7 @@ def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> Non
 
 @command("forget", examples="helio subscriptions forget alerts pager")
 @channel_argument
-@click.argument("name")
+@click.argument("name", type=SUBSCRIPTION)
 @click.pass_obj
 def forget(common: Common, channel: str, name: str) -> None:
     """Remove a durable subscription's position.

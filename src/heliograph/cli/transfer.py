@@ -11,12 +11,14 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import channel_argument, command
+from heliograph.cli.frame import command
+from heliograph.cli.names import CHANNEL, channel_argument
 from heliograph.cli.read import parse_where, where_option
 
 
 @command(
     "export",
+    short_help="Write the messages of a channel as lines of JSON.",
     examples="""
 helio export alerts > alerts.ndjson
 helio export alerts --start -1d --output alerts.ndjson
@@ -61,6 +63,7 @@ def export(
 
 @command(
     "import",
+    short_help="Append messages from lines of JSON.",
     examples="""
 helio import alerts.ndjson
 helio import alerts.ndjson --channel alerts-copy
@@ -69,7 +72,9 @@ helio import foreign.ndjson --dry-run
 """,
 )
 @click.argument("file", required=False)
-@click.option("--channel", help="Import into this channel.  [default: each line's own]")
+@click.option(
+    "--channel", type=CHANNEL, metavar="CHANNEL", help="Import into this channel.  [default: each line's own]"
+)
 @click.option("--rejects", metavar="FILE", help="Write lines that cannot be imported to this file.")
 @click.option("--dry-run", is_flag=True, help="Only check the lines, import nothing.")
 @click.pass_obj

@@ -8,7 +8,8 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
-from heliograph.cli.frame import command, optional_channel_argument
+from heliograph.cli.frame import command
+from heliograph.cli.names import optional_channel_argument
 
 if TYPE_CHECKING:
     from heliograph.admin.verify import ChannelReport, VerifyReport
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 @command(
     "verify",
     examples="""
-helio verify                      every checksum of every channel
-helio verify alerts               of one channel
-helio verify --repair             and mend: rebuild indexes, lift a fence, set damage aside
+helio verify           # every checksum of every channel
+helio verify alerts    # of one channel
+helio verify --repair  # rebuild indexes, lift a fence, set damage aside
 """,
 )
 @optional_channel_argument

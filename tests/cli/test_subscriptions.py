@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import heliograph as hg
+from tests.cli.harness import Helio, one_line_error
+
+
+@pytest.fixture
+def lagging(station: hg.Station) -> hg.Station:
+    station.publish_many("numbers", range(10))
+    station.subscribe("numbers", print, name="pager", start=4, paused=True).close()
+    return station
+
+
+def test_list_shows_the_lag(helio: Helio, lagging: hg.Station) -> None:
+    (info,) = json.loads(helio("subscriptions", "list", "--json").stdout)
+    assert (info["name"], info["offset"], info["lag"], info["live"]) == ("pager", 4, 6, False)
+    heading, row = helio("subscriptions", "list", "numbers").stdout.splitlines()
+    assert heading.split() == ["CHANNEL", "SUBSCRIPTION", "LIVE", "OFFSET", "LAG", "BEHIND", "SAVED"]
+    assert row.split()[:5] == ["numbers", "pager", "no", "4", "6"]
+    one_line_error(helio("subscriptions", "list", "nothing"), 3)
+
+
+def test_seek_moves_and_a_dry_run_only_says_so(helio: Helio, lagging: hg.Station) -> None:
+    args = ("subscriptions", "seek", "numbers", "pager", "--to")
+    assert (
+        "would move pager of numbers from offset 4 to 0: delivers 4 messages again"
+        in helio(*args, "first", "--dry-run").stdout
+    )
+    assert lagging.subscriptions()[0].offset == 4
+    assert "skips 6 messages, 0 messages waiting" in helio(*args, "new").stdout
+    assert json.loads(helio(*args, "-5m", "--json").stdout)["after"] == 0
+    assert json.loads(helio(*args, "7", "--json").stdout)["after"] == 7
+    assert lagging.subscriptions()[0].offset == 7
+
+
+def test_seek_mends_a_damaged_position(helio: Helio, lagging: hg.Station) -> None:
+    (lagging.path / "subscriptions/numbers/pager/0.json").write_text("garbage")
+    assert "helio subscriptions seek" in one_line_error(helio("subscriptions", "list"), 5)
+    assert helio("subscriptions", "seek", "numbers", "pager", "--to", "3").exit_code == 0
+    assert lagging.subscriptions()[0].offset == 3
+
+
+def test_forget_says_where_it_stood(helio: Helio, lagging: hg.Station) -> None:
+    assert "it stood at offset 4" in helio("subscriptions", "forget", "numbers", "pager").stdout
+    assert lagging.subscriptions() == []
