@@ -32,17 +32,20 @@ INDEX_STRIDE_BYTES = 16 * 1024
 FRAME_BYTES_MAX = 1024 * 1024
 """Largest zstd frame of a compressed segment, uncompressed."""
 
-LOCK_SPINS = 200
-"""Tries for a contended append lock before sleeping between tries."""
+LOCK_SPIN_S = 0.003
+"""How long a process tries for a contended append lock without a pause: longer than another one's turn."""
 
-LOCK_SLEEP_S = 0.0005
+LOCK_SLEEP_S = 0.0002
 """Pause between tries once spinning was in vain."""
 
 LOCK_KEEP_S = 0.002
 """How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
 
+LOCK_TURN_S = 0.001
+"""How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
+
 LOCK_SHARED_S = 0.02
-"""For how long after being asked for the lock a process gives it back after each append."""
+"""Durability ``always``: after being asked for the lock, a process frees it before its syncs for this long."""
 
 NEWS_ARMED_S = 1.5
 """How long a waiting reader asks other processes to write news; it asks again every second."""

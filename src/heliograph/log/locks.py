@@ -14,7 +14,7 @@ from typing import Final
 from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.errors import Busy
-from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPINS
+from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPIN_S, LOCK_TURN_S
 from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
 
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -70,13 +70,13 @@ class AppendLock:
 
         free ──acquire──▶ held ──append, nobody asked──▶ kept ──append──▶ held (nothing to reload)
           ▲                 │                              │
-          └──── asked, or not keeping ─────────◀───────────┘ idle for LOCK_KEEP_S
+          └── its turn is over, or not keeping ──◀─────────┘ idle for LOCK_KEEP_S
 
-    Asking is a word in the head's shared memory. After being asked, the lock goes back after each append for
-    a while, so that two busy processes take turns.
+    Asking is a word in the head's shared memory. Handing over costs as much as some ten appends, so the holder
+    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other.
     """
 
-    __slots__ = ("_clock", "_disk", "_fd", "_head", "_path", "_pid", "give_back_until", "held", "keep")
+    __slots__ = ("_clock", "_disk", "_fd", "_head", "_path", "_pid", "held", "keep", "shared_until", "turn_until")
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
         self._path = path
@@ -85,9 +85,10 @@ class AppendLock:
         self._head = head
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT)
         self._pid = os.getpid()
-        self.give_back_until = 0.0
         self.keep = keep  # whether it may stay held between appends
         self.held = False
+        self.turn_until = 0.0  # kept and asked for: when to hand it over
+        self.shared_until = 0.0  # not kept and asked for: free it before syncing until then
 
     def acquire(self, timeout_s: float) -> bool:
         """Take the lock, or raise Busy naming the holder when it was not had in time.
@@ -99,28 +100,27 @@ class AppendLock:
         except BlockingIOError:
             self._contend(timeout_s)
         self.held = True
+        self.turn_until = 0.0
         words = self._head.words
+        words[LOCK_WANTED] = 0  # whoever else waits says so again at once
         orphaned = words[LOCK_HOLDER] != 0
         words[LOCK_HOLDER] = self._pid
         return orphaned
 
     def _contend(self, timeout_s: float) -> None:
         clock, words = self._clock, self._head.words
-        deadline = clock.monotonic() + timeout_s
-        spins = 0
+        started = clock.monotonic()
         while True:
             words[LOCK_WANTED] = 1
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
-                break
+                return
             except BlockingIOError:
-                spins += 1
-            if spins > LOCK_SPINS:
-                if clock.monotonic() > deadline:
-                    raise Busy(self._complaint(timeout_s)) from None
+                waited = clock.monotonic() - started
+            if waited > timeout_s:
+                raise Busy(self._complaint(timeout_s)) from None
+            if waited > LOCK_SPIN_S:
                 clock.sleep(LOCK_SLEEP_S)
-        words[LOCK_WANTED] = 0
-        self.give_back_until = clock.monotonic() + LOCK_SHARED_S
 
     def _complaint(self, timeout_s: float) -> str:
         holder = self._head.words[LOCK_HOLDER]
@@ -130,12 +130,22 @@ class AppendLock:
         )
 
     def may_keep(self) -> bool:
-        """After an append: whether to keep the lock. Not if somebody asked for it, now or lately."""
+        """After an append: whether to keep the lock. When somebody asks for it, until the turn is over."""
+        if not self._head.words[LOCK_WANTED]:
+            return self.keep
+        now = self._clock.monotonic()
+        if not self.keep:
+            self.shared_until = now + LOCK_SHARED_S
+            return False
+        if not self.turn_until:
+            self.turn_until = now + LOCK_TURN_S
+        return now < self.turn_until
+
+    def wanted(self) -> bool:
+        """Whether another process asked for the lock, now or lately."""
         if self._head.words[LOCK_WANTED]:
-            self.give_back_until = self._clock.monotonic() + LOCK_SHARED_S
-        elif self.give_back_until and self._clock.monotonic() > self.give_back_until:
-            self.give_back_until = 0.0
-        return self.keep and not self.give_back_until
+            return True
+        return self.shared_until > 0.0 and self._clock.monotonic() < self.shared_until
 
     def release(self) -> None:
         """Free the lock; the head says everything."""

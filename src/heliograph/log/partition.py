@@ -411,7 +411,7 @@ class Partition:
             words = self._words
             if words[NEWS_WANTED] or self.news.waiting:
                 self.news.tell()
-            if words[LOCK_WANTED] or self._lock.give_back_until:
+            if words[LOCK_WANTED]:
                 self._leave()
             return offset
 
@@ -448,7 +448,7 @@ class Partition:
             mark = Mark(self.base, self.written, self.next, self.crc)
             fd = self._fd
             self._syncing += 1
-            if self._words[LOCK_WANTED] or self._lock.give_back_until:
+            if self._lock.wanted():
                 self._release()
         self._sync(fd, mark)
 
