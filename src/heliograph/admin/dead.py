@@ -1,0 +1,353 @@
+"""What to do with dead letters: replay, purge, export.
+
+A replay publishes first and removes after, in groups. Before a group is published its letters and the end of
+the channel are written down (``DATA/dead/CHANNEL.replay.json``), and each copy carries the id of its letter::
+
+    write the journal ─▶ publish the group ─▶ sync ─▶ remove the letters ─▶ next group ─▶ … ─▶ remove the journal
+
+Whoever comes after an interruption looks behind the written end for copies of the letters in the journal: those
+found were published and are only removed, the others are letters as before. Nothing is lost, nothing is doubled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
+
+from heliograph.admin import Progress
+from heliograph.admin.envelopes import Body, Fields, body_of, read_fields
+from heliograph.admin.letters import (
+    DeadGroup,
+    DeadLetter,
+    each,
+    find,
+    letters,
+    original_channel,
+    summary,
+)
+from heliograph.admin.where import Where
+from heliograph.errors import Busy, InvalidMessage, NotFound
+from heliograph.limits import COPY_BYTES
+from heliograph.log import retention, segments
+from heliograph.log.locks import FileLock
+from heliograph.message import Message, new_id
+from heliograph.names import DEAD_LETTER
+from heliograph.station import Station
+
+GROUP: Final = 256
+"""Letters published and removed together: removing seals and indexes a segment, which must not happen per letter."""
+
+_CLUE: Final = b'"replayletter":"'
+_encode = msgspec.json.Encoder().encode
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter that was not replayed, and why."""
+
+    offset: int
+    id: str
+    reason: str
+
+
+class ReplayReport(msgspec.Struct, kw_only=True):
+    """What a replay did, or would do. ``resumed``: published by an interrupted run, only removed now."""
+
+    channel: str
+    matched: int = 0
+    replayed: int = 0
+    resumed: int = 0
+    removed: int = 0
+    skipped: list[Skipped] = []
+    dry_run: bool = False
+
+
+class PurgeReport(msgspec.Struct, kw_only=True):
+    """What was removed, or would be."""
+
+    channel: str
+    matched: int = 0
+    removed: int = 0
+    dry_run: bool = False
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    offset: int
+    id: str
+
+
+class _Journal(msgspec.Struct, frozen=True):
+    """A group on its way: its letters, and where the channel ended before it was published."""
+
+    start: int
+    letters: list[_Entry]
+
+
+class _Copy(NamedTuple):
+    """A letter and the body of its copy."""
+
+    letter: DeadLetter
+    body: Body
+
+
+@contextlib.contextmanager
+def _alone(station: Station, channel: str) -> Iterator[None]:
+    """Two that remove letters of one channel at once would not see each other's journal."""
+    directory = station.path / "dead"
+    if not directory.exists():
+        directory.mkdir(exist_ok=True)
+        station.engine.disk.sync_directory(station.path)  # a journal that a power cut takes back is none
+    lock = FileLock(directory / f"{channel}.lock", station.engine.disk)
+    try:
+        if not lock.try_exclusive():
+            raise Busy(f"the dead letters of '{channel}' are being replayed or purged by another process; wait for it")
+        yield
+    finally:
+        lock.release()
+
+
+def replay(
+    station: Station,
+    channel: str,
+    *,
+    where: Where | None = None,
+    offsets: Collection[int] | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ReplayReport:
+    """Publish the originals of dead letters again, then remove the letters. Safe to interrupt at any point.
+
+    The copy has a new id and time; data, type, source, key, headers and correlation are the original's. Its headers
+    ``replayof`` (id of the first message), ``replaycount`` and ``replayletter`` make loops show.
+    """
+    name = original_channel(channel)
+    if dry_run:
+        return _Replay(station, name, dry_run=True).run(where, offsets, progress)
+    station.engine.check_writable()
+    with _alone(station, name):
+        work = _Replay(station, name, dry_run=False)
+        report = work.run(where, offsets, progress)
+    if report.removed:
+        station.engine.audit.write(
+            "dead-letters-replayed", channel=name, replayed=report.replayed, resumed=report.resumed,
+            skipped=len(report.skipped), where=where.text if where else "",
+        )  # fmt: skip
+    return report
+
+
+class _Replay:
+    """One run over the letters of one channel."""
+
+    def __init__(self, station: Station, channel: str, *, dry_run: bool) -> None:
+        self._station = station
+        self._engine = station.engine
+        self._channel = channel
+        self._dead = channel + DEAD_LETTER
+        self._journal = station.path / "dead" / f"{channel}.replay.json"
+        self.report = ReplayReport(channel=channel, dry_run=dry_run)
+
+    def run(self, where: Where | None, offsets: Collection[int] | None, progress: Progress | None) -> ReplayReport:
+        report = self.report
+        done = self._resume()
+        wanted = None if offsets is None else frozenset(offsets)
+        group: list[_Copy] = []
+        first, total = self._span()
+        for letter, message in each(self._station, self._channel, where):
+            if (wanted is None or letter.offset in wanted) and letter.id not in done:
+                report.matched += 1
+                copy = self._copy(letter, message)
+                if copy is not None:
+                    group.append(copy)
+                if len(group) >= GROUP:
+                    self._carry_out(group)
+                    group = []
+            if progress is not None:
+                progress(min(letter.offset + 1 - first, total), total)
+        self._carry_out(group)
+        if not report.dry_run:
+            _forget(self._journal, self._station)
+            _drop_empty_segments(self._station, self._dead)
+        return report
+
+    def _span(self) -> tuple[int, int]:
+        with contextlib.suppress(NotFound):
+            bounds = self._engine.bounds(self._dead)
+            return bounds.first, bounds.next - bounds.first
+        return 0, 0
+
+    def _copy(self, letter: DeadLetter, message: Message) -> _Copy | None:
+        """The original as a new message; None (and a word in the report) if it cannot be one."""
+        try:
+            if not letter.replayable:
+                raise InvalidMessage("its original cannot be decoded; 'helio dead show' has its bytes")
+            fields = _original_fields(message)
+            fields["id"] = _raw(new_id())
+            fields["replayof"] = fields.get("replayof", _raw(letter.original_id))
+            fields["replaycount"] = _raw(letter.replays + 1)
+            fields["replayletter"] = _raw(letter.id)
+            fields.pop("time", None)
+            return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
+        except InvalidMessage as error:
+            self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
+            return None
+
+    def _carry_out(self, group: list[_Copy]) -> None:
+        report = self.report
+        if not group:
+            return
+        if not report.dry_run:
+            self._write_journal([copy.letter for copy in group])
+            first = self._station.publisher.republish(
+                self._channel, [copy.body.data for copy in group], [copy.body.moment for copy in group]
+            )
+            self._engine.writer(self._channel, 0).sync_through(first + len(group))
+            self._engine.redact(self._dead, 0, [copy.letter.offset for copy in group])
+            report.removed += len(group)
+        report.replayed += len(group)
+
+    # -- the journal --------------------------------------------------------------------------------------------
+
+    def _write_journal(self, group: list[DeadLetter]) -> None:
+        try:
+            start = self._engine.limit(self._channel, 0, synced=False).next
+        except NotFound:  # deleted since: publishing makes it anew
+            start = 0
+        journal = _Journal(start, [_Entry(letter.offset, letter.id) for letter in group])
+        self._engine.disk.replace_file(self._journal, _encode(journal))
+
+    def _resume(self) -> set[str]:
+        """Finish what an interrupted run began; ids of letters whose copies it had published."""
+        try:
+            journal = msgspec.json.decode(self._engine.disk.read_file(self._journal), type=_Journal)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return set()
+        published = self._published(journal)
+        offsets = [entry.offset for entry in journal.letters if entry.id in published]
+        there = {letter.offset for letter, _ in each(self._station, self._channel, None) if letter.id in published}
+        offsets = [offset for offset in offsets if offset in there]
+        self.report.resumed = len(offsets)
+        if offsets and not self.report.dry_run:
+            self._engine.writer(self._channel, 0).sync_through(self._engine.limit(self._channel, 0, synced=False).next)
+            self._engine.redact(self._dead, 0, offsets)
+            self.report.removed += len(offsets)
+        return published
+
+    def _published(self, journal: _Journal) -> set[str]:
+        """Which letters of an interrupted group have a copy in the channel already."""
+        wanted = {entry.id for entry in journal.letters}
+        found: set[str] = set()
+        with contextlib.suppress(NotFound):
+            for message in self._station.read(self._channel, start=journal.start):
+                if _CLUE in message.raw:
+                    letter = message.headers.get("replayletter")
+                    if letter in wanted:
+                        found.add(letter)
+        return found
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))
+
+
+def _original_fields(message: Message) -> Fields:
+    """The original's attributes, each as the bytes in the letter: nothing is rounded or reordered."""
+    data = read_fields(bytes(read_fields(message.raw)["data"]))
+    return read_fields(bytes(data["original"]))
+
+
+def _forget(journal: Path, station: Station) -> None:
+    """Remove the journal, and halves of it that killed processes left."""
+    for name in station.engine.disk.listdir(journal.parent):
+        if name == journal.name or name.startswith(f"{journal.name}.tmp-"):
+            with contextlib.suppress(FileNotFoundError):
+                station.engine.disk.unlink(journal.parent / name)
+
+
+# -- removing ------------------------------------------------------------------------------------------------------
+
+
+def purge(
+    station: Station,
+    channel: str,
+    *,
+    where: Where | None = None,
+    offsets: Collection[int] | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> PurgeReport:
+    """Remove dead letters for good. Audited."""
+    name = original_channel(channel)
+    report = PurgeReport(channel=name, dry_run=dry_run)
+    if not dry_run:
+        station.engine.check_writable()
+    with _alone(station, name) if not dry_run else contextlib.nullcontext():
+        wanted = None if offsets is None else frozenset(offsets)
+        found = [letter.offset for letter in letters(station, name, where)]
+        doomed = [offset for offset in found if wanted is None or offset in wanted]
+        report.matched = len(doomed)
+        for at in range(0, 0 if dry_run else len(doomed), GROUP):
+            station.engine.redact(name + DEAD_LETTER, 0, doomed[at : at + GROUP])
+            report.removed += len(doomed[at : at + GROUP])
+            if progress is not None:
+                progress(report.removed, report.matched)
+        if report.removed:
+            _drop_empty_segments(station, name + DEAD_LETTER)
+            station.engine.audit.write(
+                "dead-letters-purged", channel=name, removed=report.removed, where=where.text if where else ""
+            )
+    return report
+
+
+def _drop_empty_segments(station: Station, dead: str) -> None:
+    """Delete segments at the beginning that hold no letter any more, unless a subscription still has to pass them."""
+    engine = station.engine
+    if dead not in engine.channel_names() or engine.positions.names(dead):
+        return
+    with engine.without_upkeep():
+        partition = engine.writer(dead, 0)
+        directory = partition.place.directory
+        empty: list[retention.Sealed] = []
+        for sealed in retention.survey(directory, partition.fields().base, engine.disk):
+            reader = segments.open_segment(directory, sealed.base, engine.disk)
+            with contextlib.closing(reader):
+                if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
+                    break
+            empty.append(sealed)
+        retention.delete(partition, empty, engine.disk)
+        engine.forget_batches(dead, 0)
+
+
+def export(
+    station: Station,
+    channel: str | None,
+    out: BinaryIO,
+    *,
+    where: Where | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write letters as the stored lines that they are; how many."""
+    count = 0
+    for _, message in each(station, channel, where):
+        out.write(message.raw + b"\n")
+        count += 1
+        if progress is not None:
+            progress(count, 0)
+    return count
+
+
+__all__ = [
+    "DeadGroup",
+    "DeadLetter",
+    "PurgeReport",
+    "ReplayReport",
+    "Skipped",
+    "export",
+    "find",
+    "letters",
+    "purge",
+    "replay",
+    "summary",
+]
