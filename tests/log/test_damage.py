@@ -239,12 +239,13 @@ def damage_at_random(root: Path, luck: random.Random) -> set[int]:
     """Flip bits; the offsets of the lines that a flip touched."""
     hit: set[int] = set()
     for path in sorted(partition(root).glob("*.jsonl"))[:-1]:
-        data, base = bytearray(path.read_bytes()), int(path.stem)
+        before, base = path.read_bytes(), int(path.stem)
+        data = bytearray(before)
         for _ in range(luck.randint(0, 6)):
             at = luck.randrange(len(data))
-            line = bytes(data[:at]).count(b"\n")
+            line = before[:at].count(b"\n")
             hit.add(base + line)
-            if data[at] == 0x0A:
+            if before[at] == 0x0A:
                 hit.add(base + line + 1)
             data[at] ^= 1 << luck.randrange(8)
         path.write_bytes(data)

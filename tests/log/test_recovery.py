@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.log import recovery
+from heliograph.log import indexing, recovery
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk, QuickDisk
 from tests.log.conftest import Opener
@@ -54,7 +54,7 @@ class Segment:
     def __init__(self, directory: Path, data: bytes) -> None:
         self.directory = directory
         self.data = data
-        self.place = recovery.Place(directory, "host1", 0, directory / "quarantine")
+        self.place = indexing.Place(directory, "host1", 0, directory / "quarantine")
 
     def recovered(self, content: bytes, index: bytes | None = None) -> recovery.Recovered:
         self.directory.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, segments
 from heliograph.log.head import FENCED
 from heliograph.log.inspection import Segment
-from heliograph.log.recovery import Place
+from heliograph.log.indexing import Place
 from heliograph.log.redact import INTENT
 from heliograph.station import Station
 

@@ -8,7 +8,6 @@ and what is damaged is reported as missing.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import google_crc32c
 from heliograph.disk import Disk
 from heliograph.errors import Damaged
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
-from heliograph.log import index, lines, recovery, segments
+from heliograph.log import index, indexing, lines, segments
 from heliograph.log.partition import Limit
 
 _extend = google_crc32c.extend
@@ -52,7 +51,7 @@ class Log(Protocol):
     """What a cursor asks of a partition."""
 
     @property
-    def place(self) -> recovery.Place: ...
+    def place(self) -> indexing.Place: ...
     @property
     def limit(self) -> Callable[[], Limit]: ...
 
@@ -115,7 +114,12 @@ class LogCursor:
         except FileNotFoundError:  # retention or compression was quicker: look again
             self.close()
             limit = self._log.limit()
-            return self._trimmed(limit.first) if self.offset < limit.first else self._read(limit)
+            if self.offset < limit.first:
+                return self._trimmed(limit.first)
+            try:
+                return self._read(limit)
+            except FileNotFoundError:
+                return self._lacking()
 
     def _trimmed(self, first: int) -> Chunk:
         gap = Missing(self.offset, first, "deleted by retention before it was read")
@@ -132,11 +136,20 @@ class LogCursor:
             self._locate()
             goal = self._goal(limit)
         if goal is None:
-            raise Damaged(f"{self._directory}: no segment holds offset {self.offset}; run 'helio verify'")
+            return self._lacking()
         data, crc = self._take(goal)
         if crc != goal.crc or len(data) != goal.end - self._place.position:
             return self._doubt(limit)
         return self._advance(goal, data, None, [])
+
+    def _lacking(self) -> Chunk:
+        """No segment holds the offset: one was shortened or is gone. Go on with the next."""
+        later = [base for base in segments.bases(self._directory, self._disk) if base > self.offset]
+        if not later:
+            raise Damaged(f"{self._directory}: no segment holds offset {self.offset}; run 'helio verify'")
+        gap = Missing(self.offset, later[0], "damaged on disk")
+        self.seek(gap.next)
+        return Chunk(gap.first, gap.next, b"", None, [gap], 0, (-1, 0, 0))
 
     def _take(self, goal: _Checkpoint) -> tuple[bytes, int]:
         assert self._segment is not None
@@ -252,14 +265,16 @@ class LogCursor:
     def _rebuild_index(self) -> list[index.Entry]:
         """Make the index of a sealed segment again; in memory only where the directory cannot be written."""
         assert self._segment is not None
-        entries = build_index(self._segment, self._log.place, self._disk)
+        entries = indexing.build_index(self._segment, self._log.place, self._disk)
         path = segments.path_of(self._directory, self._segment.base, segments.INDEX)
         if self._index is not None:
             self._index.close()
         data = b"".join(index.encode(entry) for entry in entries)
-        with contextlib.suppress(OSError):
+        try:
             self._disk.replace_file(path, data, sync_names=False)
-        self._index = index.IndexFile(path, self._segment.base, self._disk)
+            self._index = index.IndexFile(path, self._segment.base, self._disk)
+        except OSError:
+            self._index = index.MemoryIndex(data, self._segment.base)
         return entries
 
     # -- damage -----------------------------------------------------------------------------------------------
@@ -272,9 +287,10 @@ class LogCursor:
         self.close()
         self._locate()
         goal = self._goal(limit)
-        assert goal is not None
+        if goal is None:
+            return self._lacking()
         data, crc = self._take(goal)
-        if crc == goal.crc:
+        if crc == goal.crc and len(data) == goal.end - self._place.position:
             return self._advance(goal, data, None, [])
         assert self._segment is not None
         before, entry = self._entries_around()
@@ -301,19 +317,3 @@ class LogCursor:
             self._index.close()
             self._index = None
         self._ahead.clear()
-
-
-def build_index(segment: segments.SegmentReader, place: recovery.Place, disk: Disk) -> list[index.Entry]:
-    """Index entries of a sealed segment from its lines alone."""
-    peak_us, append_us = recovery.last_peak(place.directory, segment.base, disk)
-    builder = recovery.IndexBuilder(segment.base, [], peak_us, append_us)
-    left, position, size = b"", 0, segment.size()
-    while position < size:
-        data = segment.read(position, CHUNK_BYTES * 4)
-        if not data:
-            break
-        position += len(data)
-        left = builder.add_all(left + data)
-    if left:
-        builder.add(left, left.count(b"\n") + (0 if left.endswith(b"\n") else 1))
-    return builder.entries

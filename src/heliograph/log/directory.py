@@ -32,9 +32,9 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
-from heliograph.log import channel, recovery, redact, segments
+from heliograph.log import channel, indexing, recovery, redact, segments
 from heliograph.log.audit import Audit
-from heliograph.log.head import Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, Fields, Head, TornHead
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 
@@ -101,8 +101,11 @@ class DataDirectory:
             if self._open_lock.try_exclusive():
                 station = self._recover(station)
             self._open_lock.shared()
-        except OSError as error:
-            raise explain(error, f"cannot open {self.root}") from error
+        except BaseException as error:
+            self.abandon()  # or the next try in this process would wait for this one
+            if isinstance(error, OSError):
+                raise explain(error, f"cannot open {self.root}") from error
+            raise
         finally:
             recover_lock.release()
         return station
@@ -118,10 +121,7 @@ class DataDirectory:
         station = self._load(name)
         if station is None:
             raise NotFound(f"{self.root} holds no station; 'helio init' makes one")
-        with contextlib.suppress(OSError):  # a read-only medium may have no lock file: then nobody writes either
-            self._open_lock = FileLock(self.root / "open.lock", self._disk, create=False)
-            self._open_lock.shared()
-        return station
+        return station  # without a lock: a reader must not keep the first writer after a boot from recovering
 
     def _load(self, name: str | None) -> StationFile | None:
         path = self.root / "station.json"
@@ -160,15 +160,15 @@ class DataDirectory:
 
     def _recover(self, station: StationFile) -> StationFile:
         moved = self._moved(station)
-        rebooted = False
-        for name in channel.names(self.root, self._disk):
-            for directory in self._partitions(name):
-                rebooted |= self._recover_partition(station.name, name, directory)
         unsynced = self.root / "unsynced"
-        if moved or (rebooted and unsynced.exists()):
+        # New lives come first: recovered heads would look as if there had been no boot, if this is interrupted.
+        if moved or (unsynced.exists() and self._rebooted()):
             self._renew_all(
                 "the directory was copied, restored or moved" if moved else "a power cut may have taken messages back"
             )
+        for name in channel.names(self.root, self._disk):
+            for directory in self._partitions(name):
+                self._recover_partition(station.name, name, directory)
         if moved:
             station = msgspec.structs.replace(
                 station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino
@@ -189,31 +189,51 @@ class DataDirectory:
         path = channel.channel_path(self.root, name)
         return [path / entry for entry in sorted(self._disk.listdir(path)) if entry.isdigit()]
 
-    def place(self, name: str, number: int, station: str) -> recovery.Place:
-        return recovery.Place(
+    def place(self, name: str, number: int, station: str) -> indexing.Place:
+        return indexing.Place(
             channel.channel_path(self.root, name) / str(number), station, number,
             self.root / "quarantine" / name / str(number),
         )  # fmt: skip
 
-    def _recover_partition(self, station: str, name: str, directory: Path) -> bool:
-        """Bring one partition's head up to date; whether it dates from before this boot (or is lost)."""
+    def _rebooted(self) -> bool:
+        """Whether some head dates from before this boot, or is lost."""
+        return any(
+            not self._head_fields(directory)[1]
+            for name in channel.names(self.root, self._disk)
+            for directory in self._partitions(name)
+        )
+
+    def _recover_partition(self, station: str, name: str, directory: Path) -> None:
+        """Bring one partition's head up to date."""
         place = self.place(name, int(directory.name), station)
         redact.finish(place, self._disk)
         fields, known = self._head_fields(directory)
-        if fields is not None and known:
-            with contextlib.suppress(FileNotFoundError):
-                if self._disk.stat(segments.path_of(directory, fields.base)).st_size == fields.written:
-                    return False
-        report = recovery.recover(place, self._disk, fields if known else None, self._clock.time_ns() // 1000)
+        if fields is not None and known and recovery.agrees(place, self._disk, fields):
+            self._settle(directory, fields)
+            return
+        report = recovery.recover(place, self._disk, None, self._clock.time_ns() // 1000)
         fresh = report.fields
-        if known and fields is not None and fresh.next < fields.next:
-            self._renew(name, f"partition {directory.name} ends at {fresh.next}, it ended at {fields.next}")
         if fields is not None:
-            fresh = fresh._replace(state=((fields.generation + 1) << 8) | fresh.flags)
+            if fresh.next < fields.next:
+                self._renew(name, f"partition {directory.name} ends at {fresh.next}, it ended at {fields.next}")
+            flags = fields.flags & FENCED if known else 0  # a fence is for what this boot's page cache may hold
+            fresh = fresh._replace(state=((fields.generation + 1) << 8) | flags)
         Head.create(directory / "head", self._disk, self.boot, fresh)
         if report.missing:
             self._audit.write("damage", channel=name, partition=int(directory.name), missing=report.missing)
-        return not known
+
+    def _settle(self, directory: Path, fields: Fields) -> None:
+        """Sync what a killed process wrote and did not sync, and keep what it meant to delete and did not."""
+        settled = fields._replace(state=fields.state & ~DELETED)
+        if fields.synced != fields.written and not fields.flags & FENCED:
+            try:
+                recovery.sync(segments.path_of(directory, fields.base), self._disk)
+                settled = settled._replace(synced=fields.written, synced_next=fields.next, synced_crc=fields.crc)
+            except OSError as error:
+                self._audit.write("fenced", partition=str(directory), error=str(error))
+                settled = settled._replace(state=settled.state | FENCED)
+        if settled != fields:
+            Head.create(directory / "head", self._disk, self.boot, settled)
 
     def _head_fields(self, directory: Path) -> tuple[Fields | None, bool]:
         """What the head says, and whether it may be believed."""
@@ -261,10 +281,19 @@ class DataDirectory:
         """Everything is synced. The last one out says that nothing is left unsynced."""
         if self._open_lock is None:
             return
-        if not self.read_only and self._unsynced_noted and self._open_lock.try_exclusive():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._unsynced_noted and self._open_lock.try_exclusive() and self._all_synced():
                 self._disk.unlink(self.root / "unsynced")
         self.abandon()
+
+    def _all_synced(self) -> bool:
+        """Not if a process was killed that had written what nobody synced since."""
+        heads = [
+            self._head_fields(directory)[0]
+            for name in channel.names(self.root, self._disk)
+            for directory in self._partitions(name)
+        ]
+        return all(fields is not None and fields.synced == fields.written for fields in heads)
 
     def abandon(self) -> None:
         if self._open_lock is not None:

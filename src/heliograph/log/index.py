@@ -97,12 +97,15 @@ class IndexFile:
         """Look how long the file is now."""
         self.count = self._disk.fstat(self._fd).st_size // SIZE
 
+    def _read(self, length: int, position: int) -> bytes:
+        return self._disk.pread(self._fd, length, position)
+
     def entry(self, number: int) -> Entry | None:
-        return decode(self._disk.pread(self._fd, SIZE, number * SIZE))
+        return decode(self._read(SIZE, number * SIZE))
 
     def entries(self, number: int, count: int) -> list[Entry]:
         """Up to ``count`` entries from a number on; stops at one that cannot be read."""
-        data = self._disk.pread(self._fd, count * SIZE, number * SIZE)
+        data = self._read(count * SIZE, number * SIZE)
         found: list[Entry] = []
         for at in range(0, len(data) - SIZE + 1, SIZE):
             entry = decode(data, at)
@@ -128,3 +131,23 @@ class IndexFile:
 
     def close(self) -> None:
         self._disk.close(self._fd)
+
+
+class MemoryIndex(IndexFile):
+    """An index that could not be written: of a directory that is read only, or full."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes, base: int) -> None:
+        self._data = data
+        self.base = base
+        self.count = len(data) // SIZE
+
+    def refresh(self) -> None:
+        """It does not grow."""
+
+    def _read(self, length: int, position: int) -> bytes:
+        return self._data[position : position + length]
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -19,7 +19,7 @@ from heliograph.limits import COPY_BYTES
 from heliograph.log import compress, index, lines, segments
 from heliograph.log.head import Fields
 from heliograph.log.index import Entry
-from heliograph.log.recovery import Place, event_times, extend
+from heliograph.log.indexing import Place, event_times, extend
 
 Frames = list[tuple[int, int, int, int]]
 Tell = Callable[[int, int], None]

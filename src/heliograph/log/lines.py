@@ -22,6 +22,9 @@ _value = google_crc32c.value
 TAIL_BYTES_MAX: Final = 256 + 120
 """What splicing adds to a body at the most: origin, its sequence, batch, checksum."""
 
+LOST: Final = b"!"
+"""Stands for a line that damage took, where offsets have to be counted by newlines: neither blank nor intact."""
+
 _CRC_AT: Final = -18  # -len(',"crc":"9a1c03f7"}')
 _ORIGIN: Final = re.compile(rb',"origin":"([^"\\]*)\.([0-9a-z]+)","originseq":"(\d+)/(\d+)"$')
 _BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
@@ -104,49 +107,51 @@ class Sorted(NamedTuple):
 def sort_out(data: bytes, first: int, station: str, partition: int, expected_next: int | None = None) -> Sorted:
     """Check every line of a stretch and give each intact one its offset.
 
-    Damage may eat newlines or make new ones, even whole empty lines. Lines published here carry their own
-    offset and set the count right again; otherwise every piece of a damaged run is taken to be one line, and
-    ``expected_next`` (from the index) corrects what follows the last run.
+    Damage may eat newlines or make new ones. Lines published here carry their own offset and set the count
+    right again; otherwise a damaged piece is taken to be one line, and ``expected_next`` (from the index)
+    corrects what follows the last piece.
     """
     lines: list[tuple[int, bytes]] = []
     missing: list[tuple[int, int, bytes]] = []
     offset, whole = first, True
-    run: list[bytes] = []  # damaged and blank pieces: next to damage a blank one may be damage, too
-    damaged = False
+    between: list[bytes] = []  # damaged and blank pieces since the last intact line
     pieces = data.split(b"\n")
-    if pieces and not pieces[-1]:
+    if not pieces[-1]:
         pieces.pop()
     for piece in pieces:
-        if not intact(piece):
-            damaged = damaged or bool(piece.strip(b" "))
-            run.append(piece)
+        if not piece.strip(b" ") or not intact(piece):
+            between.append(piece)
             continue
-        if run:
-            counted = offset + len(run)
-            place = origin_of(piece) if damaged else None
-            own = place.offset if place and place.station == station and place.partition == partition else -1
+        if between:
+            counted = offset + len(between)
+            place = origin_of(piece)
+            own = place.offset if place and place.station == station and place.partition == partition else counted
             actual = own if own >= offset else counted
+            missing += _missing(between, offset, actual)
             whole = whole and actual == counted
-            _lose(missing, run, offset, actual)
-            offset, run, damaged = actual, [], False
+            offset, between = actual, []
         lines.append((offset, piece))
         offset += 1
-    counted = offset + len(run)
+    counted = offset + len(between)
     actual = counted if expected_next is None else max(expected_next, offset)
-    whole = whole and counted == (actual if expected_next is None else expected_next)
-    _lose(missing, run, offset, actual)
-    return Sorted(lines, missing, actual, whole)
+    missing += _missing(between, offset, actual)
+    return Sorted(lines, missing, actual, whole and actual == counted)
 
 
-def _lose(missing: list[tuple[int, int, bytes]], run: list[bytes], offset: int, following: int) -> None:
-    """Note what a damaged run costs: its pieces one by one where they are as many as the lines that are gone."""
-    if following - offset != len(run):
-        if following > offset:
-            missing.append((offset, following, b"\n".join(run)))
-        return
-    start = 0
-    for at in range(len(run) + 1):
-        if at == len(run) or not run[at].strip(b" "):  # a blank line is no loss
-            if at > start:
-                missing.append((offset + start, offset + at, b"\n".join(run[start:at])))
-            start = at + 1
+def _missing(pieces: list[bytes], first: int, following: int) -> list[tuple[int, int, bytes]]:
+    """Which of the offsets between two intact lines are lost, given the pieces found there."""
+    if len(pieces) == following - first:  # each piece is the line it stands for
+        found: list[tuple[int, int, bytes]] = []
+        for offset, piece in enumerate(pieces, first):
+            if not piece.strip(b" "):
+                continue
+            if found and found[-1][1] == offset:
+                start, _, before = found.pop()
+                found.append((start, offset + 1, before + b"\n" + piece))
+            else:
+                found.append((offset, offset + 1, piece))
+        return found
+    damaged = [piece for piece in pieces if piece.strip(b" ")]
+    if not damaged:  # blank lines of which some newlines were eaten, or made
+        first = min(first + len(pieces), following)
+    return [(first, following, b"\n".join(damaged))] if following > first or damaged else []

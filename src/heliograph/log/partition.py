@@ -25,7 +25,7 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
-from heliograph.log import index, recovery, segments
+from heliograph.log import index, indexing, recovery, segments
 from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, Head, TornHead
 from heliograph.log.lines import stamp, stamp_batch
 from heliograph.log.locks import AppendLock
@@ -144,7 +144,7 @@ class Partition:
 
     def __init__(
         self,
-        place: recovery.Place,
+        place: indexing.Place,
         owner: Owner,
         disk: Disk,
         clock: Clock,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk
-from heliograph.log import recovery, segments
+from heliograph.log import indexing, recovery, segments
 from heliograph.log.head import DELETED, Fields, Head, TornHead
 from heliograph.log.news import News
 from heliograph.log.partition import ChannelGone, Limit
@@ -13,7 +13,7 @@ from heliograph.log.partition import ChannelGone, Limit
 class ReadOnlyLog:
     """Reads a partition's head; where that cannot be trusted, finds the end of the log in memory."""
 
-    def __init__(self, place: recovery.Place, boot: bytes, disk: Disk, clock: Clock) -> None:
+    def __init__(self, place: indexing.Place, boot: bytes, disk: Disk, clock: Clock) -> None:
         self.place = place
         self._disk = disk
         self._clock = clock

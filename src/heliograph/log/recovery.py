@@ -7,39 +7,19 @@ ever acknowledged. Garbage that held whole lines is set aside in ``quarantine/``
 
 from __future__ import annotations
 
-import contextlib
 import os
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
-import msgspec
 
-from heliograph.clock import to_us
 from heliograph.disk import Disk
-from heliograph.limits import COPY_BYTES, INDEX_STRIDE_BYTES
 from heliograph.log import index, lines, segments
 from heliograph.log.head import Fields
 from heliograph.log.index import Entry
+from heliograph.log.indexing import IndexBuilder, Place, build_index, event_times, last_peak, verified_entries
 
 extend = google_crc32c.extend
-
-
-class _Times(msgspec.Struct):
-    time: datetime | None = None
-
-
-_times_of_lines = msgspec.json.Decoder(_Times)
-
-
-class Place(NamedTuple):
-    """What recovery needs to know about the partition it works on."""
-
-    directory: Path
-    station: str
-    number: int
-    quarantine: Path
 
 
 class Recovered(NamedTuple):
@@ -48,98 +28,6 @@ class Recovered(NamedTuple):
     fields: Fields
     cut_bytes: int
     missing: list[tuple[int, int]]  # damaged offsets inside the active segment
-
-
-def event_times(data: bytes) -> tuple[int, int]:
-    """Smallest and largest event time of some lines in µs; (0, 0) if none can be read."""
-    moments: list[int] = []
-    try:
-        moments = [to_us(one.time) for one in _times_of_lines.decode_lines(data) if one.time]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        for line in data.split(b"\n"):
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                if (time := _times_of_lines.decode(line).time) is not None:
-                    moments.append(to_us(time))
-    return (min(moments), max(moments)) if moments else (0, 0)
-
-
-class IndexBuilder:
-    """Cuts lines into index entries; used wherever an index is made from the lines alone."""
-
-    def __init__(self, base: int, entries: list[Entry], peak_us: int, append_us: int) -> None:
-        self.entries = entries
-        last = entries[-1] if entries else None
-        self.first = last.next if last else base
-        self.position = last.end if last else 0
-        self.crc = last.crc if last else 0
-        self.peak_us = max(peak_us, last.peak_us if last else 0)
-        self.append_us = max(append_us, last.append_us if last else 0)
-
-    def add(self, data: bytes, count: int) -> None:
-        """One entry for whole lines that follow what was added before."""
-        low, high = event_times(data)
-        self.crc = extend(self.crc, data)
-        self.peak_us = max(self.peak_us, high)
-        self.append_us = max(self.append_us, high)
-        self.entries.append(
-            Entry(self.first, self.position, self.append_us, low, high, self.peak_us, count, len(data), self.crc)
-        )
-        self.first += count
-        self.position += len(data)
-
-    def add_all(self, data: bytes) -> bytes:
-        """Entries of the usual size; returns what is left over for the next one."""
-        start = 0
-        while len(data) - start >= INDEX_STRIDE_BYTES:
-            stop = data.find(b"\n", start + INDEX_STRIDE_BYTES - 1) + 1
-            if not stop:
-                break
-            piece = data[start:stop]
-            self.add(piece, piece.count(b"\n"))
-            start = stop
-        return data[start:]
-
-
-def last_peak(directory: Path, before: int, disk: Disk) -> tuple[int, int]:
-    """Largest event time and last append time in the segments before ``before``, from the newest index."""
-    for base in reversed([base for base in segments.bases(directory, disk) if base < before]):
-        with contextlib.suppress(FileNotFoundError):
-            entries = index.chain(disk.read_file(segments.path_of(directory, base, segments.INDEX)), base)
-            if entries:
-                return entries[-1].peak_us, entries[-1].append_us
-    return 0, 0
-
-
-def verified_entries(directory: Path, base: int, disk: Disk) -> list[Entry]:
-    """The entries of an index that agree with the segment's bytes, from its start."""
-    try:
-        entries = index.chain(disk.read_file(segments.path_of(directory, base, segments.INDEX)), base)
-    except FileNotFoundError:
-        return []
-    reader = segments.open_segment(directory, base, disk)
-    try:
-        crc, good, size = 0, 0, reader.size()
-        while good < len(entries):
-            stop = good + 1  # take entries together: one read and one pass per mebibyte
-            while stop < len(entries) and entries[stop].end - entries[good].position <= COPY_BYTES:
-                stop += 1
-            low, high = entries[good].position, entries[stop - 1].end
-            if high > size or (crc := extend(crc, reader.read(low, high - low))) != entries[stop - 1].crc:
-                return entries[:good] + _one_by_one(entries[good:stop], reader, entries[good - 1].crc if good else 0)
-            good = stop
-        return entries
-    finally:
-        reader.close()
-
-
-def _one_by_one(entries: list[Entry], reader: segments.SegmentReader, crc: int) -> list[Entry]:
-    good: list[Entry] = []
-    for entry in entries:
-        crc = extend(crc, reader.read(entry.position, entry.length))
-        if crc != entry.crc:
-            break
-        good.append(entry)
-    return good
 
 
 def recover(place: Place, disk: Disk, trusted: Fields | None, now_us: int, *, write: bool = True) -> Recovered:
@@ -157,42 +45,41 @@ def recover(place: Place, disk: Disk, trusted: Fields | None, now_us: int, *, wr
         return Recovered(Fields(created_us=now_us), 0, [])
     base = known[-1]
     before = trusted
-    if trusted is not None and trusted.base != base:  # its writer died while rotating
-        trusted = None
     if not segments.path_of(directory, base).exists():  # sealed and compressed, its successor never made
         return _after_sealed(place, disk, base, known[0], now_us, write=write)
+    size = disk.stat(segments.path_of(directory, base)).st_size
+    if trusted is not None and (trusted.base != base or trusted.written > size):
+        trusted = None  # its writer died while rotating, or the file is not what it was
     entries = _entries_to_keep(directory, base, disk, trusted)
     peak_us, append_us = last_peak(directory, base, disk)
-    builder = IndexBuilder(base, entries, peak_us, append_us)
+    builder = IndexBuilder(place, base, entries, peak_us, append_us)
     reader = segments.PlainSegment(directory, base, disk)
     try:
-        size = reader.size()
         tail = reader.read(builder.position, size - builder.position)
     finally:
         reader.close()
-    kept, sorted_out = _keep_intact(tail, builder.first, place)
-    missing = [(first, after) for first, after, _ in sorted_out.missing]
     start_position = builder.position
-    if not sorted_out.whole:
-        kept = _normalised(sorted_out, builder.first)
-    cut = tail[len(kept) :] if sorted_out.whole else tail
+    sifted = _believe(tail, trusted, builder.position) if trusted else _sift(tail, builder.first, place)
+    kept = sifted.kept
     if write and tail != kept:
-        _set_aside(place, base, start_position, cut, disk)
-        _replace_tail(directory, base, start_position, kept, disk, in_place=sorted_out.whole)
+        _set_aside(place, base, start_position, tail[len(kept) :] if sifted.whole else tail, disk)
+        _replace_tail(directory, base, start_position, kept, disk, in_place=sifted.whole)
     created_us = trusted.created_us if trusted else _created_us(directory, base, disk)
     fields = _describe(builder, kept, known[0], created_us, trusted, peak_us)
+    if sifted.next is not None:
+        fields = fields._replace(next=sifted.next)
     if before is not None and trusted is None:
         fields = fields._replace(state=before.state)
     if write:
         if trusted is None:  # what was read may have come from the page cache: only now is it on disk
-            _sync(segments.path_of(directory, base), disk)
+            sync(segments.path_of(directory, base), disk)
             disk.sync_directory(directory)  # the segment's name, too, if its writer died while rotating
         disk.replace_file(
             segments.path_of(directory, base, segments.INDEX),
             b"".join(index.encode(entry) for entry in builder.entries),
             sync_names=False,
         )
-    return Recovered(fields, size - fields.written, missing)
+    return Recovered(fields, size - fields.written, sifted.missing)
 
 
 def _entries_to_keep(directory: Path, base: int, disk: Disk, trusted: Fields | None) -> list[Entry]:
@@ -205,32 +92,71 @@ def _entries_to_keep(directory: Path, base: int, disk: Disk, trusted: Fields | N
     return [entry for entry in index.chain(data, base) if entry.end <= trusted.written]
 
 
+class _Sifted(NamedTuple):
+    """What is kept of a tail."""
+
+    kept: bytes
+    missing: list[tuple[int, int]]
+    whole: bool  # whether it is the tail's beginning, byte for byte
+    next: int | None  # the offset after it, where that is known better than by counting
+
+
+def _believe(tail: bytes, trusted: Fields, start: int) -> _Sifted:
+    """Up to `written` the head is believed, and readers tell of damage. Behind it stands what a dead writer left."""
+    known = trusted.written - start
+    pieces: list[bytes] = []
+    for piece in tail[known:].split(b"\n")[:-1]:
+        if not lines.intact(piece):
+            break
+        pieces.append(piece)
+    _drop_half_batch(pieces)
+    kept = tail[:known] + b"".join([piece + b"\n" for piece in pieces])
+    return _Sifted(kept, [], True, trusted.next + len(pieces))
+
+
+def _sift(tail: bytes, first: int, place: Place) -> _Sifted:
+    """Nothing is believed but checksums."""
+    kept, found = _keep_intact(tail, first, place)
+    if not found.whole:
+        kept = _normalised(found, first, lines.LOST)
+    return _Sifted(kept, [(low, high) for low, high, _ in found.missing], found.whole, None)
+
+
 def _keep_intact(tail: bytes, first: int, place: Place) -> tuple[bytes, lines.Sorted]:
     """The part of a tail that ends with an intact line and a whole batch."""
     pieces = tail.split(b"\n")
     pieces.pop()  # after the last newline: nothing, or half a line
-    while pieces:
-        while pieces and pieces[-1].strip(b" ") and not lines.intact(pieces[-1]):
+    while pieces and not lines.intact(pieces[-1]):  # blank ones, too: only sealed segments have them
+        pieces.pop()
+    _drop_half_batch(pieces, first, place)
+    kept = b"".join([piece + b"\n" for piece in pieces])
+    return kept, lines.sort_out(kept, first, place.station, place.number)
+
+
+def _drop_half_batch(pieces: list[bytes], first: int | None = None, place: Place | None = None) -> None:
+    """Take away the atomic batch at the end unless all of it is there (or began before these lines)."""
+    while pieces and (batch := lines.batch_of(pieces[-1])) is not None:
+        members = [piece for piece in pieces if lines.batch_of(piece) == batch and lines.intact(piece)]
+        origin = lines.origin_of(pieces[-1])
+        before = 0
+        if first is not None and place is not None and origin is not None and origin.station == place.station:
+            before = max(0, first - batch[0])  # an index made from the lines may end inside a batch
+        complete = origin is not None and origin.offset == batch[0] + batch[1] - 1
+        if complete and len(members) + before >= batch[1]:
+            return
+        while pieces and (lines.batch_of(pieces[-1]) == batch or not lines.intact(pieces[-1])):
             pieces.pop()
-        kept = b"".join([piece + b"\n" for piece in pieces])
-        found = lines.sort_out(kept, first, place.station, place.number)
-        batch = lines.batch_of(pieces[-1]) if pieces and pieces[-1].strip(b" ") else None
-        if batch is None or not found.lines or found.lines[-1][0] >= batch[0] + batch[1] - 1:
-            return kept, found
-        surplus = found.lines[-1][0] - batch[0] + 1
-        del pieces[-min(surplus, len(pieces)) :]
-    return b"", lines.Sorted([], [], first, True)
 
 
-def _normalised(found: lines.Sorted, first: int) -> bytes:
-    """The intact lines with an empty line for each that is missing, so that line numbers are offsets again."""
+def _normalised(found: lines.Sorted, first: int, instead: bytes = b"") -> bytes:
+    """The intact lines with a blank (or another) line for each that is missing: line numbers are offsets again."""
     parts: list[bytes] = []
     offset = first
     for at, line in found.lines:
-        parts.append(b"\n" * (at - offset))
+        parts.append((instead + b"\n") * (at - offset))
         parts.append(line + b"\n")
         offset = at + 1
-    parts.append(b"\n" * (found.next - offset))
+    parts.append((instead + b"\n") * (found.next - offset))
     return b"".join(parts)
 
 
@@ -259,7 +185,8 @@ def _replace_tail(directory: Path, base: int, position: int, kept: bytes, disk: 
     disk.replace_file(path, before + kept)
 
 
-def _sync(path: Path, disk: Disk) -> None:
+def sync(path: Path, disk: Disk) -> None:
+    """Make what is written to a file durable, whoever wrote it."""
     fd = disk.open(path, os.O_RDWR)
     try:
         disk.fdatasync(fd)
@@ -278,8 +205,7 @@ def _describe(
     low, high = event_times(left) if left else (0, 0)
     base = builder.entries[0].first if builder.entries else builder.first
     written = builder.position + len(left)
-    following = builder.first + left.count(b"\n")
-    crc = extend(builder.crc, left)
+    crc, following = builder.checked(left)
     return Fields(
         base=base,
         next=following,
@@ -303,7 +229,13 @@ def _describe(
 
 def _after_sealed(place: Place, disk: Disk, base: int, first: int, now_us: int, *, write: bool) -> Recovered:
     """Begin a new segment behind a sealed, compressed one."""
-    entries = verified_entries(place.directory, base, disk)
+    segment = segments.open_segment(place.directory, base, disk)
+    try:
+        entries = verified_entries(place.directory, base, disk)
+        if not entries or entries[-1].end != segment.size():
+            entries = build_index(segment, place, disk)
+    finally:
+        segment.close()
     following = entries[-1].next if entries else base
     if write:
         disk.close(disk.open(segments.path_of(place.directory, following), os.O_CREAT | os.O_WRONLY))
@@ -314,3 +246,39 @@ def _after_sealed(place: Place, disk: Disk, base: int, first: int, now_us: int, 
         peak_us=peak_us, append_us=append_us, created_us=now_us,
     )  # fmt: skip
     return Recovered(fields, 0, [])
+
+
+def agrees(place: Place, disk: Disk, fields: Fields) -> bool:
+    """Whether a head says of the active segment's end what its bytes say. Looks at one index entry's worth of them."""
+    directory = place.directory
+    known = segments.bases(directory, disk)
+    if not known or known[-1] != fields.base or not known[0] <= fields.first <= fields.next:
+        return False
+    if not fields.synced <= fields.written or not fields.synced_next <= fields.next:
+        return False
+    try:
+        reader = segments.PlainSegment(directory, fields.base, disk)
+    except FileNotFoundError:
+        return False
+    try:
+        last = _entry(directory, fields.base, fields.index_count - 1, disk)
+        end, following, crc = (last.end, last.next, last.crc) if last else (0, fields.base, 0)
+        if (end, following) != (fields.open_position, fields.open_first) or reader.size() != fields.written:
+            return False
+        tail = reader.read(end, fields.written - end)
+        return extend(crc, tail) == fields.crc and following + tail.count(b"\n") == fields.next
+    finally:
+        reader.close()
+
+
+def _entry(directory: Path, base: int, number: int, disk: Disk) -> Entry | None:
+    if number < 0:
+        return None
+    try:
+        file = index.IndexFile(segments.path_of(directory, base, segments.INDEX), base, disk)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.entry(number)
+    finally:
+        file.close()

@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.limits import COPY_BYTES
-from heliograph.log import compress, cursor, index, recovery, segments
+from heliograph.log import compress, index, indexing, lines, segments
 from heliograph.log.partition import Partition
 
 INTENT = "redact.json"
@@ -37,7 +36,7 @@ def redact(partition: Partition, offsets: list[int], disk: Disk) -> None:
         finish(partition.place, disk)
 
 
-def finish(place: recovery.Place, disk: Disk) -> bool:
+def finish(place: indexing.Place, disk: Disk) -> bool:
     """Carry out a written intent; whether there was one. Alone in the partition, or under its lock."""
     path = place.directory / INTENT
     try:
@@ -59,15 +58,11 @@ def finish(place: recovery.Place, disk: Disk) -> bool:
     return True
 
 
-def _blank(place: recovery.Place, base: int, offsets: list[int], disk: Disk) -> None:
+def _blank(place: indexing.Place, base: int, offsets: list[int], disk: Disk) -> None:
     was_compressed = segments.path_of(place.directory, base, segments.COMPRESSED).exists()
     if was_compressed:
         _decompress(place.directory, base, disk)
-    reader = segments.PlainSegment(place.directory, base, disk)
-    try:
-        spans = _spans(reader, base, offsets)
-    finally:
-        reader.close()
+    spans = _spans(disk.read_file(segments.path_of(place.directory, base)), place, base, set(offsets), disk)
     fd = disk.open(segments.path_of(place.directory, base), os.O_WRONLY)
     try:
         for position, length in spans:
@@ -80,19 +75,20 @@ def _blank(place: recovery.Place, base: int, offsets: list[int], disk: Disk) -> 
         compress.compress_segment(place.directory, base, entries, disk)
 
 
-def _spans(reader: segments.PlainSegment, base: int, offsets: list[int]) -> list[tuple[int, int]]:
-    """Position and length of lines, newlines counted from the start: right whatever the index says."""
-    wanted, spans = sorted(offsets), []
-    line, start, position, size = base, 0, 0, reader.size()
-    while wanted and position < size:
-        data = reader.read(position, COPY_BYTES)
-        at = 0
-        while wanted and (end := data.find(b"\n", at)) >= 0:
-            if line == wanted[0]:
-                spans.append((start, position + end - start))
-                wanted.pop(0)
-            line, at, start = line + 1, end + 1, position + end + 1
-        position += len(data)
+def _spans(data: bytes, place: indexing.Place, base: int, offsets: set[int], disk: Disk) -> list[tuple[int, int]]:
+    """Position and length of lines. Those that damage (or a crash while blanking) reached are taken whole."""
+    later = [known for known in segments.bases(place.directory, disk) if known > base]
+    found = lines.sort_out(data, base, place.station, place.number, later[0] if later else None)
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for offset, line in found.lines:
+        at = data.index(line, at)
+        if offset in offsets:
+            spans.append((at, len(line)))
+        at += len(line) + 1
+    for first, following, damaged in found.missing:
+        if not offsets.isdisjoint(range(first, following)):
+            spans += [(data.index(piece), len(piece)) for piece in damaged.split(b"\n") if piece]
     return spans
 
 
@@ -108,7 +104,7 @@ def _decompress(directory: Path, base: int, disk: Disk) -> None:
         disk.unlink(segments.path_of(directory, base, segments.FRAMES))
 
 
-def reindex(place: recovery.Place, base: int, disk: Disk) -> list[index.Entry]:
+def reindex(place: indexing.Place, base: int, disk: Disk) -> list[index.Entry]:
     """Write a sealed segment's index anew, keeping the append times that the old one knows."""
     path = segments.path_of(place.directory, base, segments.INDEX)
     old: list[index.Entry] = []
@@ -119,10 +115,13 @@ def reindex(place: recovery.Place, base: int, disk: Disk) -> list[index.Entry]:
         if old and old[-1].end == segment.size():
             entries, crc = [], 0
             for entry in old:
-                crc = recovery.extend(crc, segment.read(entry.position, entry.length))
+                data = segment.read(entry.position, entry.length)
+                found = lines.sort_out(data, entry.first, place.station, place.number, entry.next)
+                # What is damaged stays damaged: a checksum that its bytes do not have makes readers look closer.
+                crc = indexing.extend(crc, data) ^ (1 if found.missing else 0)
                 entries.append(entry._replace(crc=crc))
         else:
-            entries = cursor.build_index(segment, place, disk)
+            entries = indexing.build_index(segment, place, disk)
     finally:
         segment.close()
     disk.replace_file(path, b"".join(index.encode(entry) for entry in entries), sync_names=False)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from heliograph.disk import Disk
-from heliograph.log import compress, index, inspection, lines, recovery, redact, segments
+from heliograph.log import compress, index, indexing, inspection, lines, recovery, redact, segments
 from heliograph.log.head import FENCED, Fields, TornHead
+from heliograph.log.indexing import Place
 from heliograph.log.inspection import Segment, Stretch
 from heliograph.log.partition import Evicted, Partition
-from heliograph.log.recovery import Place
 
 
 class Unfenced(NamedTuple):
@@ -236,7 +236,7 @@ def _seal_index(place: Place, fields: Fields, disk: Disk) -> None:
     if position < fields.synced:
         reader = segments.PlainSegment(place.directory, fields.base, disk)
         with contextlib.closing(reader):
-            low, high = recovery.event_times(reader.read(position, fields.synced - position))
+            low, high = indexing.event_times(reader.read(position, fields.synced - position))
         count, length, peak_us = fields.synced_next - first, fields.synced - position, max(fields.peak_us, high)
         entries.append(
             index.Entry(first, position, fields.append_us, low, high, peak_us, count, length, fields.synced_crc)

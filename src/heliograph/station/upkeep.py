@@ -11,7 +11,7 @@ from typing import Final
 
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound
-from heliograph.log import recovery, retention, segments
+from heliograph.log import indexing, retention, segments
 from heliograph.log.compress import compress_segment
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
@@ -137,6 +137,6 @@ class Upkeep:
             if segments.path_of(directory, base, segments.COMPRESSED).exists():
                 disk.unlink(plain)  # a crash came between the two; the compressed one is verified
                 continue
-            entries = recovery.verified_entries(directory, base, disk)
+            entries = indexing.verified_entries(directory, base, disk)
             if entries and entries[-1].end == disk.stat(plain).st_size:  # damaged segments stay as they are
                 compress_segment(directory, base, entries, disk)
