@@ -19,7 +19,7 @@ from heliograph.admin.verify import verify
 from heliograph.disk import SYSTEM_DISK
 from heliograph.log import compress, index
 from heliograph.log.head import FENCED
-from heliograph.log.lines import stamp
+from heliograph.log.lines import origin_place, stamp
 from heliograph.log.repair import set_aside
 from tests.admin.helpers import (
     CHANNEL,
@@ -246,7 +246,7 @@ def test_a_batch_that_is_not_whole_is_reported(tmp_path: Path) -> None:
         text = path.read_bytes()
         body = text.split(b"\n")[2].rsplit(b',"batch":', 1)[0]
         origin = f"host1.{station.channel(CHANNEL).incarnation}".encode()
-        line = stamp([body], [google_crc32c.value(body)], origin, 0, 2)
+        line = stamp([body], [google_crc32c.value(body)], origin_place(origin, 0), 2)
         lines = text.split(b"\n")
         lines[2] = line[:-1]
         path.write_bytes(b"\n".join(lines))

@@ -30,21 +30,53 @@ _ORIGIN: Final = re.compile(rb',"origin":"([^"\\]*)\.([0-9a-z]+)","originseq":"(
 _BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
 
 
-def stamp(bodies: Sequence[bytes], crcs: Sequence[int], origin: bytes, partition: int, first: int) -> bytes:
+class Form:
+    """A line with holes, for a publisher whose messages differ in little: filled in one step under the lock.
+
+    ``body`` has holes for id, microseconds and data. ``line`` has one more for the offset, and the origin of the
+    partition it was made for.
+    """
+
+    __slots__ = ("body", "line", "origin")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.line = b""
+        self.origin: bytes | None = None
+
+    def suit(self, origin: bytes) -> bytes:
+        """The line for a partition, made anew when its origin is another one."""
+        self.line = b'%b%b%%d"' % (self.body, origin.replace(b"%", b"%%"))
+        self.origin = origin
+        return self.line
+
+
+def fill(form: bytes, ids: Sequence[bytes], payloads: Sequence[bytes], place: bytes, first: int) -> bytes:
+    """Finish an atomic batch whose messages differ only in id and data, which are the holes of the form."""
+    mark = b',"batch":"%d/%d"' % (first, len(ids)) if len(ids) > 1 else b""
+    line = b'%b%b%b%%d"' % (form, mark, place.replace(b"%", b"%%"))
+    texts = [line % hole for hole in zip(ids, payloads, range(first, first + len(ids)), strict=True)]
+    return b"".join([b'%b,"crc":"%08x"}\n' % (text, _value(text)) for text in texts])
+
+
+def origin_place(origin: bytes, partition: int) -> bytes:
+    """What every line of a partition says of its origin, up to the offset."""
+    return b',"origin":"%b","originseq":"%d/' % (origin, partition)
+
+
+def stamp(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
     """Finish bodies that stand for themselves into lines, the first at offset ``first``."""
-    place = b',"origin":"%b","originseq":"%d/' % (origin, partition)
     if len(bodies) == 1:
         tail = b'%b%d"' % (place, first)
         return b'%b%b,"crc":"%08x"}\n' % (bodies[0], tail, _extend(crcs[0], tail))
     return _finish(bodies, crcs, place, first)
 
 
-def stamp_batch(bodies: Sequence[bytes], crcs: Sequence[int], origin: bytes, partition: int, first: int) -> bytes:
+def stamp_batch(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
     """Finish the bodies of an atomic batch; a batch of one needs no mark."""
     if len(bodies) == 1:
-        return stamp(bodies, crcs, origin, partition, first)
-    place = b',"batch":"%d/%d","origin":"%b","originseq":"%d/' % (first, len(bodies), origin, partition)
-    return _finish(bodies, crcs, place, first)
+        return stamp(bodies, crcs, place, first)
+    return _finish(bodies, crcs, b',"batch":"%d/%d"%b' % (first, len(bodies), place), first)
 
 
 def _finish(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
@@ -60,7 +92,7 @@ def _finish(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: i
 def intact(line: bytes) -> bool:
     """Whether a line (without its newline) carries the checksum of its own bytes.
 
-    >>> intact(stamp([b'{"id":"a"'], [_value(b'{"id":"a"')], b"host1.k3f9q2", 0, 7)[:-1])
+    >>> intact(stamp([b'{"id":"a"'], [_value(b'{"id":"a"')], b"", 7)[:-1])
     True
     >>> intact(b'{"id":"a"}')
     False

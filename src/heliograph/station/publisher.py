@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -17,8 +16,8 @@ from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
-from heliograph.log.commit import Ticket
-from heliograph.log.lines import TAIL_BYTES_MAX
+from heliograph.log.commit import FormTicket, Ticket
+from heliograph.log.lines import TAIL_BYTES_MAX, Form
 from heliograph.log.partition import ChannelGone, Evicted, Partition
 from heliograph.message import (
     Draft,
@@ -50,7 +49,7 @@ Callback = Callable[[list[Ticket]], None]
 class _Route:
     """What is the same for every message that a publisher sends to a channel with a type and a service."""
 
-    __slots__ = ("line", "log", "meter", "plain", "template", "type_name")
+    __slots__ = ("form", "line", "log", "meter", "plain", "second_us", "template", "type_name")
 
     def __init__(self, template: bytes, type_name: str, meter: ChannelMeter, *, plain: bool) -> None:
         self.template = template
@@ -59,6 +58,16 @@ class _Route:
         self.meter = meter
         self.plain = plain  # data of no registered type: encoded as it is
         self.log: Partition | None = None  # where it was appended last
+        self.second_us = 0  # when the second began that the form has in it
+        self.form = Form(b"")
+
+    def bake(self, now_us: int, timestamps: Timestamps) -> int:
+        """Put the second into the form, which then serves for the rest of it; returns the microseconds."""
+        microseconds = now_us % 1_000_000
+        self.second_us = now_us - microseconds
+        begin = self.template % (b"%b", timestamps.format(self.second_us).replace(b"000000Z", b"%06dZ"))
+        self.form = Form(begin + b',"data":%b')
+        return microseconds
 
 
 class Publisher:
@@ -140,38 +149,66 @@ class Publisher:
         """Publish one message from this thread."""
         route = self._routes.get((channel, type_name, service_name())) or self._route(channel, type_name)
         meter = route.meter
-        timed = self._always or not meter.published & 31  # without a sync, two looks at the clock are noticeable
-        started_ns = self._monotonic_ns() if timed else 0
+        started_ns = self._monotonic_ns()
         now_us = self._time_ns() // 1000
         try:
             body, own_id = self._body(
                 route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us
             )
-            if self._always:
-                ticket = Ticket((body,), (_crc(body),), now_us)
-                offset = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
-            elif route.log is not None:
-                offset = route.log.append_one(body, now_us)
-            else:
-                offset = self._append_first(route, channel, body, now_us)
-        except (ChannelGone, Evicted):
-            offset = self._append_first(route, channel, body, now_us)
+            ticket = Ticket((body,), (_crc(body),), now_us)
+            offset = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
         except HeliographError:
             meter.refused += 1
             raise
         meter.published += 1
         meter.bytes += len(body)
-        if timed:
-            meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+        meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(own_id, channel, 0, offset)
 
-    def _append_first(self, route: _Route, channel: str, body: bytes, now_us: int) -> int:
-        """Append by a route that does not know its partition (any more): it was not open, closed or deleted."""
-        while True:
+    def publish_plain(self, channel: str, data: Any, type_name: str | None) -> Receipt:
+        """Publish data with nothing said about it, without a sync: the shortest way there is.
+
+        Anything out of the ordinary goes the general way.
+        """
+        route = self._routes.get((channel, type_name, service_name())) or self._route(channel, type_name)
+        if (
+            self._always
+            or not route.plain
+            or data.__class__ in _SPECIAL
+            or context_correlation_id() is not None
+            or _TRACING in _modules
+        ):
+            return self.publish(channel, data, type_name, None, None, None, None, None, None)
+        meter = route.meter
+        started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
+        now_us = self._time_ns() // 1000
+        microseconds = now_us - route.second_us
+        if not 0 <= microseconds < 1_000_000:
+            microseconds = route.bake(now_us, self._timestamps)
+        encoded = encode(data)
+        if len(encoded) > self._max_body_bytes - len(route.line):
+            return self.publish(channel, data, type_name, None, None, None, None, None, None)
+        message_id = str(_uuid7())
+        try:
+            offset = (route.log or self._open_log(route, channel)).append_one(
+                route.form, message_id.encode(), microseconds, encoded, now_us
+            )
+        except (ChannelGone, Evicted):
+            route.log = None
             self._engine.drop_closed(channel, 0)
-            route.log = self._engine.writer_or_new(channel, 0)
-            with contextlib.suppress(ChannelGone, Evicted):
-                return route.log.append_one(body, now_us)
+            return self.publish(channel, data, type_name, None, None, None, None, message_id, None)
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += 1
+        meter.bytes += len(encoded)
+        if started_ns:
+            meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+        return Receipt(message_id, channel, 0, offset)
+
+    def _open_log(self, route: _Route, channel: str) -> Partition:
+        route.log = self._engine.writer_or_new(channel, 0)
+        return route.log
 
     def prepare(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
@@ -195,7 +232,7 @@ class Publisher:
         meter = self._meters.of(channel)
         for ticket in tickets:
             if ticket.error is None:
-                meter.published += len(ticket.bodies)
+                meter.published += ticket.count
                 meter.bytes += ticket.size
                 meter.latency.add(self._time_ns() // 1000 - ticket.now_us)
             else:
@@ -209,6 +246,10 @@ class Publisher:
             return type_name, bytes_data(data)
         type_name, encoded = self._payloads.check_and_encode(type_name, data)
         return type_name, b',"data":' + encoded
+
+    def _check_size(self, size: int, channel: str) -> None:
+        if size > self._max_body_bytes:
+            self._too_large(size, channel)
 
     def _too_large(self, size: int, channel: str) -> None:
         raise MessageTooLarge(
@@ -229,38 +270,33 @@ class Publisher:
             raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         now_us = self._engine.clock.time_ns() // 1000
         correlation_id = correlation_id or context.correlation_id()
-        plain = _SPECIAL.isdisjoint(map(type, batch))
         extra = attributes(key, correlation_id, context.traceparent(), None, headers)
-        if plain:
-            bodies, ids = self._plain_bodies(channel, batch, type_name, extra, now_us)
-        else:
+        ticket: Ticket | None = None
+        if _SPECIAL.isdisjoint(map(type, batch)):
+            ticket, ids = self._plain_ticket(channel, batch, type_name, extra, now_us, callback)
+        if ticket is None:
             bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us)
-        largest = max(map(len, bodies), default=0)
-        if largest > self._max_body_bytes:
-            self._too_large(largest, channel)
-        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
+            self._check_size(max(map(len, bodies), default=0), channel)
+            ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
+            self._set_event_times(ticket, batch)
         if ticket.size > BATCH_BYTES_MAX:
             raise MessageTooLarge(f"the batch has {ticket.size} bytes, at most {BATCH_BYTES_MAX} fit one atomic append")
-        self._set_event_times(ticket, batch)
         return ticket, ids
 
-    def _plain_bodies(
-        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, now_us: int
-    ) -> tuple[list[bytes], list[str]]:
+    def _plain_ticket(
+        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, now_us: int,
+        callback: Callback | None,
+    ) -> tuple[Ticket | None, list[str]]:  # fmt: skip
+        """A ticket for a batch whose messages differ only in their data; None if their types differ, too."""
         names, encoded = self._payloads.check_and_encode_many(type_name, batch)
+        if len(set(names)) > 1:
+            return None, []
         ids = [str(_uuid7()) for _ in encoded]
-        stamp = self._timestamps.format(now_us)
-        source = self._source()
-        if len(set(names)) == 1:
-            # Everything but id and data is the same for all: splice it once.
-            before, after = template(channel, names[0], source).replace(b"%b", b"\0", 1).split(b"\0")
-            after = after % stamp + extra + b',"data":'
-            before = before.replace(b"%%", b"%")
-            return [b"%b%b%b%b" % (before, i.encode(), after, d) for i, d in zip(ids, encoded, strict=True)], ids
-        return [
-            template(channel, name, source) % (i.encode(), stamp) + extra + b',"data":' + d
-            for name, i, d in zip(names, ids, encoded, strict=True)
-        ], ids
+        name = names[0] if names else DEFAULT_TYPE
+        begin = template(channel, name, self._source()) % (b"%b", self._timestamps.format(now_us))
+        form = begin + extra.replace(b"%", b"%%") + b',"data":%b'
+        self._check_size(len(form) + 36 + max(map(len, encoded), default=0), channel)
+        return FormTicket(form, [one.encode() for one in ids], encoded, now_us, callback=callback), ids
 
     def _mixed_bodies(
         self, channel: str, batch: list[Any], type_name: str | None, key: str | None,

@@ -88,6 +88,8 @@ class Station:
         self.name = self.engine.name
         self._meters = Meters()
         self.publisher = Publisher(self.engine, self.payloads, config, self._meters)
+        self._publish = self.publisher.publish
+        self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
         self._upkeep = Upkeep(self.engine)
         self._flusher = Flusher(config.storage.position_flush_ms)
@@ -125,7 +127,9 @@ class Station:
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
         raised at once (setting publishing.when_full).
         """
-        return self.publisher.publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
+        if key is None and headers is None and correlation_id is None and (subject or id or wait) is None:
+            return self._publish_plain(channel, data, type)
+        return self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
 
     def publish_many(
         self,
