@@ -36,7 +36,7 @@ from heliograph.log.locks import FileLock
 from heliograph.log.partition import ChannelGone, Evicted, Identity, Limit, Partition
 from heliograph.log.readonly import ReadOnlyLog
 from heliograph.message import Gap, PayloadDecoder
-from heliograph.names import check_name
+from heliograph.names import DEAD_LETTER, check_name
 
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
@@ -268,7 +268,9 @@ class FilesEngine:
         try:
             return action()
         except NotFound:
-            if self.read_only or not self.config.storage.auto_create:
+            # Nobody can make a channel of dead letters beforehand, and without it a message would be retried for ever.
+            wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
+            if self.read_only or not wanted:
                 raise
             self.create(name)
             return action()
