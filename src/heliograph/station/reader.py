@@ -50,10 +50,27 @@ class MessageRange:
             return []
         messages = batch.messages
         if batch.problems:
-            messages = _with_problems(batch, self._channel, self._partition, self._on_gap)
+            messages = self._with_problems(batch)
         if self._last is not None and batch.next > self._last:
             messages = [message for message in messages if message.offset < self._last]
         return messages
+
+    def _with_problems(self, batch: Batch) -> list[Message]:
+        """Payloads that do not fit their type come as plain data; what cannot be read at all is told."""
+        messages = list(batch.messages)
+        for problem in batch.problems:
+            if problem.kind == "mismatch":
+                messages.append(decode_line(problem.line, problem.offset, self._partition, None))
+            elif self._last is None or problem.offset < self._last:  # a batch may reach beyond the range
+                self._tell(problem)
+        return sorted(messages, key=lambda message: message.offset)
+
+    def _tell(self, problem: Problem) -> None:
+        after = problem.next if self._last is None else min(problem.next, self._last)
+        gap = Gap(self._channel, self._partition, problem.offset, after, problem.reason)
+        logger.warning("'%s' offsets %d to %d cannot be read: %s", gap.channel, gap.first, gap.next - 1, gap.reason)
+        if self._on_gap is not None:
+            self._on_gap(gap)
 
     def close(self) -> None:
         """Free its files."""
@@ -65,24 +82,6 @@ class MessageRange:
                 yield from self.next(WAIT_SLICE_S)
         finally:
             self.close()
-
-
-def _with_problems(batch: Batch, channel: str, partition: int, on_gap: OnGap | None) -> list[Message]:
-    """Payloads that do not fit their type come as plain data; what cannot be read at all is told."""
-    messages = list(batch.messages)
-    for problem in batch.problems:
-        if problem.kind == "mismatch":
-            messages.append(decode_line(problem.line, problem.offset, partition, None))
-        else:
-            _tell(problem, channel, partition, on_gap)
-    return sorted(messages, key=lambda message: message.offset)
-
-
-def _tell(problem: Problem, channel: str, partition: int, on_gap: OnGap | None) -> None:
-    gap = Gap(channel, partition, problem.offset, problem.next, problem.reason)
-    logger.warning("'%s' offsets %d to %d cannot be read: %s", channel, gap.first, gap.next - 1, gap.reason)
-    if on_gap is not None:
-        on_gap(gap)
 
 
 def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -> Message | None:
