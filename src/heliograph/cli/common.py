@@ -120,9 +120,7 @@ def missing(config: Config) -> str:
     """What to say when there is none."""
     path = config.storage.data_dir
     what = f"{path} holds no station" if os.path.isdir(path) else f"there is no directory {path}"
-    return (
-        f"{what}; make one with 'helio init {path}', or say where it is with --data DIR or HELIOGRAPH_STORAGE_DATA_DIR"
-    )
+    return f"{what}; 'helio init' makes a station, --data DIR or HELIOGRAPH_STORAGE_DATA_DIR name another"
 
 
 def report(common: Common, error: BaseException, prefix: str = "") -> None:

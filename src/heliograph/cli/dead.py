@@ -60,7 +60,10 @@ helio dead list --where subscription=pager --json
 @click.option("--each", is_flag=True, help="Every letter, not only how many of each kind.")
 @click.pass_obj
 def list_(common: Common, channel: str | None, conditions: tuple[str, ...], each: bool) -> None:
-    """List dead letters by reason."""
+    """List dead letters by reason.
+
+    AGAIN is how many of them had been replayed before: replaying those once more may not help either.
+    """
     with common.open() as station:
         if each:
             _list_each(common, station, channel, parse_where(conditions))
@@ -79,7 +82,7 @@ def _list_each(common: Common, station: Station, channel: str | None, where: Whe
     rows = [
         (letter.channel, str(letter.offset), letter.failed_at, letter.subscription, letter.error) for letter in found
     ]
-    _print_rows(common, ["CHANNEL", ">OFFSET", "FAILED", "SUBSCRIPTION", "~ERROR"], rows)
+    _print_rows(common, ["CHANNEL", ">OFFSET", "FAILED", "SUBSCRIPTION", "…ERROR"], rows)
 
 
 def _list_groups(common: Common, station: Station, channel: str | None, where: Where | None) -> None:
@@ -89,10 +92,14 @@ def _list_groups(common: Common, station: Station, channel: str | None, where: W
     if common.json:
         output.document(plain(groups))
         return
-    rows = [
-        (one.channel, one.reason, one.error_type, one.subscription, one.count, one.replayed, one.last) for one in groups
+    columns = ["CHANNEL", ">COUNT", "REASON", "SUBSCRIPTION", "LAST", "~ERROR"]
+    rows: list[list[Any]] = [
+        [one.channel, one.count, one.reason, one.subscription, one.last, one.error_type] for one in groups
     ]
-    columns = ["CHANNEL", "REASON", "~ERROR", "SUBSCRIPTION", ">COUNT", ">REPLAYED", "LAST"]
+    if any(one.replayed for one in groups):
+        columns.insert(2, ">AGAIN")
+        for one, row in zip(groups, rows, strict=True):
+            row.insert(2, one.replayed)
     _print_rows(common, columns, rows)
 
 
@@ -130,11 +137,11 @@ def show(common: Common, reference: str, channel: str | None) -> None:
 
 def _print_letter(letter: DeadLetter) -> None:
     output.facts([
-        ("letter", f"{letter.channel}.dead-letter at offset {letter.offset}, id {letter.id}"),
-        ("original", f"{letter.channel} at offset {letter.original_offset}, id {letter.original_id or '-'}"),
+        ("letter", f"offset {letter.offset} of {letter.channel}.dead-letter"), ("id", letter.id),
+        ("original", f"offset {letter.original_offset} of {letter.channel}"), ("original id", letter.original_id),
         ("type", letter.type), ("key", letter.key), ("subscription", letter.subscription),
         ("reason", letter.reason), ("attempts", letter.attempts), ("replayed", letter.replays or None),
-        ("failed", letter.failed_at), ("error", letter.error),
+        ("failed", output.moment(letter.failed_at)), ("error", letter.error),
     ])  # fmt: skip
     if letter.traceback:
         print()

@@ -11,7 +11,7 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, report
-from heliograph.cli.signals import Terminated, terminating
+from heliograph.cli.signals import Terminated, raising
 
 Function = Callable[..., Any]
 
@@ -146,14 +146,14 @@ class Root(HelioGroup):
         """Run the command; errors become what they mean to a shell."""
         common = ctx.ensure_object(Common)
         try:
-            with terminating():
+            with raising():
                 result = super().invoke(ctx)
                 output.flush()
                 return result
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            output.end_of_interrupted()
+            output.discard_if_broken()
             return exits.INTERRUPTED
         except Terminated:
             return exits.TERMINATED

@@ -94,7 +94,7 @@ def show(message: Message) -> None:
     headers = [(name, envelope[name]) for name in envelope if name not in RESERVED]
     output.facts([
         ("channel", message.channel), ("offset", str(message.offset)), ("id", message.id),
-        ("time", message.time), ("type", message.type), ("source", message.source), ("key", message.key),
+        ("time", output.moment(message.time)), ("type", message.type), ("source", message.source), ("key", message.key),
         ("subject", message.subject), ("correlation", message.correlationid),
         ("trace", message.traceparent), *headers, ("origin", f"{message.origin} {message.originseq}"),
     ])  # fmt: skip

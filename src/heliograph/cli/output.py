@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,10 @@ from heliograph.cli.common import Common, clean
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+_MARKS = ">~…"
+_FLEXIBLE_MIN = 16
+"""What a column that wraps or is cut is left with, however wide the others are."""
 
 _PLAIN_WIDTH = 100_000
 """Nobody watches, so nothing is cut or wrapped."""
@@ -69,13 +74,6 @@ def discard_if_broken() -> bool:
     return False
 
 
-def end_of_interrupted() -> None:
-    """After Ctrl-C the prompt begins on a line of its own."""
-    discard_if_broken()
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-
-
 def document(value: Any) -> None:
     """One JSON document; indented for a person, one line for a program."""
     encoded = msgspec.json.encode(value)
@@ -122,34 +120,41 @@ def console(stream: IO[str] | None = None) -> Console:
     )  # fmt: skip
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
-    """Rows under headings. A heading that begins with ``>`` is of numbers, with ``~`` may be cut."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Rows under headings.
+
+    A heading that begins with ``>`` is of numbers; one that begins with ``~`` or ``…`` is of text that wraps, or
+    is cut, so that the others fit a terminal.
+    """
     if sys.stdout.isatty():
-        console().print(rich_table(columns, rows, title=title))
+        terminal = console()
+        terminal.print(rich_table(columns, rows, terminal.width))
     else:
-        print(plain_table(columns, rows, title=title))
+        print(plain_table(columns, rows))
 
 
-def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> RenderableType:
-    """As :func:`table`, for a terminal."""
+def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> RenderableType:
+    """As :func:`table`, for a terminal of that width."""
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(
-        box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0),
-        title=title or None, title_justify="left", title_style="bold",
-    )  # fmt: skip
-    for heading in columns:
+    drawn = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    widths = [
+        max([len(heading.lstrip(_MARKS)), *(len(cell(row[at])) for row in rows)]) for at, heading in enumerate(columns)
+    ]
+    for heading, widest in zip(columns, widths, strict=True):
+        left = max(_FLEXIBLE_MIN, width - 2 * (len(columns) - 1) - sum(widths) + widest)
         drawn.add_column(
-            heading.lstrip(">~"), justify="right" if heading.startswith(">") else "left",
+            heading.lstrip(_MARKS), justify="right" if heading.startswith(">") else "left",
             no_wrap=not heading.startswith("~"), overflow="fold" if heading.startswith("~") else "ellipsis",
+            width=min(widest, left) if heading.startswith(("~", "…")) else None,
         )  # fmt: skip
     for row in rows:
         drawn.add_row(*(Text(cell(value), style=_style(value)) for value in row))
     return drawn
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> str:
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """As :func:`table`, without a terminal: aligned, uncut.
 
     >>> print(plain_table(["CHANNEL", ">MESSAGES"], [["alerts", 12_345], ["orders", 7]]))
@@ -157,7 +162,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     alerts     12,345
     orders          7
     """
-    lines = [[heading.lstrip(">~") for heading in columns], *([cell(value) for value in row] for row in rows)]
+    lines = [[heading.lstrip(_MARKS) for heading in columns], *([cell(value) for value in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     right = [heading.startswith(">") for heading in columns]
     drawn = [
@@ -167,7 +172,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         ]).rstrip()
         for line in lines
     ]  # fmt: skip
-    return "\n".join([title, *drawn] if title else drawn)
+    return "\n".join(drawn)
 
 
 def cell(value: Any) -> str:
@@ -182,7 +187,7 @@ def cell(value: Any) -> str:
         case float():
             return f"{value:,.1f}"
         case datetime():
-            return moment(value)
+            return moment(value, "seconds")
     return clean(str(value))
 
 
@@ -204,8 +209,11 @@ def facts(pairs: Sequence[tuple[str, Any]]) -> None:
     """Names and values, one to a line; empty ones are left out."""
     shown = [(name, cell(value)) for name, value in pairs if value not in (None, "")]
     width = max([len(name) for name, _ in shown], default=0)
+    columns = console().width
     for name, text in shown:
-        print(f"{name.ljust(width)}  {text}")
+        wrapped = textwrap.wrap(text, columns - width - 2, break_on_hyphens=False) or [""]
+        for label, line in zip([name, *[""] * (len(wrapped) - 1)], wrapped, strict=True):
+            print(f"{label.ljust(width)}  {line}")
 
 
 # -- progress -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -26,10 +27,21 @@ def raise_for(number: int) -> None:
 
 
 @contextmanager
-def terminating() -> Iterator[None]:
-    """SIGTERM raises, so that terminals, files and stations are left in order."""
-    with _handling((signal.SIGTERM,), lambda number, _: raise_for(number)):
+def raising() -> Iterator[None]:
+    """Signals raise, so that terminals, files and stations are left in order."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        _end_line(number)
+        raise_for(number)
+
+    with _handling(SIGNALS, handle):
         yield
+
+
+def _end_line(number: int) -> None:
+    """The terminal has shown ^C; what follows begins on a line of its own."""
+    if number == signal.SIGINT and os.isatty(2):
+        os.write(2, b"\n")
 
 
 class Stop:
@@ -54,6 +66,7 @@ class Stop:
         self._restore.__exit__(*details)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
+        _end_line(number)
         second, self.signal = bool(self.signal), number
         self.asked.set()
         if self._waiting:

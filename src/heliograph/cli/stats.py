@@ -113,13 +113,14 @@ def _watch(common: Common, station: Station, interval_s: float) -> None:
             time.sleep(interval_s)
     from rich.live import Live
 
-    with Live(console=output.console(), screen=True, auto_refresh=False) as live:
+    terminal = output.console()
+    with Live(console=terminal, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(station.stats(), station.subscriptions()), refresh=True)
+            live.update(_screen(station.stats(), station.subscriptions(), terminal.width), refresh=True)
             time.sleep(interval_s)
 
 
-def _screen(numbers: StationStats, subscriptions: list[SubscriptionInfo]) -> RenderableType:
+def _screen(numbers: StationStats, subscriptions: list[SubscriptionInfo], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -128,5 +129,5 @@ def _screen(numbers: StationStats, subscriptions: list[SubscriptionInfo]) -> Ren
         Text(f"station {numbers.name} in {numbers.path}: {output.size(total)}   (Ctrl-C ends)\n")
     ]
     for columns, rows in _tables(numbers, subscriptions, rates=True):
-        parts += [output.rich_table(columns, rows), Text("")]
+        parts += [output.rich_table(columns, rows, width), Text("")]
     return Group(*parts)

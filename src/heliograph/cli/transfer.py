@@ -48,7 +48,7 @@ def export(
     with (
         common.open() as station,
         output.to_file(path) as out,
-        output.progress(common, "exporting") as progress,
+        output.progress(common, "exporting", sizes=False) as progress,
     ):
         report = transfer.export_messages(station, channel, out, start=start, end=end, where=wanted, progress=progress)
     for gap in report.gaps:
@@ -87,7 +87,7 @@ def import_(common: Common, file: str | None, channel: str | None, rejects: str 
     from heliograph.admin import transfer
 
     with contextlib.ExitStack() as stack:
-        station = stack.enter_context(common.open(write=True))
+        station = stack.enter_context(common.open(write=not dry_run))
         source = stack.enter_context(_source(file))
         aside = stack.enter_context(output.to_file(rejects)) if rejects is not None else None
         report = transfer.import_messages(station, source, channel=channel, rejects=aside, dry_run=dry_run)

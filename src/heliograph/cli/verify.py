@@ -12,7 +12,7 @@ from heliograph.cli.frame import command
 from heliograph.cli.names import optional_channel_argument
 
 if TYPE_CHECKING:
-    from heliograph.admin.verify import ChannelReport, VerifyReport
+    from heliograph.admin.verify import ChannelReport, Damage, VerifyReport
 
 
 @command(
@@ -53,41 +53,43 @@ def _print(common: Common, report: VerifyReport) -> None:
             [_row(channel) for channel in report.channels],
         )
         print()
-    for line in _troubles(report):
-        print(line)
+    for line in _findings(report):
+        print(output.cell(line))
+    lost = f"{output.several(report.damaged, 'message')} lost to damage" if report.damaged else ""
     if not report.ok:
-        hint = "" if report.repaired else "; 'helio verify --repair' mends what can be mended"
-        print(f"NOT OK: {output.several(report.damaged, 'offset')} lost to damage{hint}")
+        hint = "some of it cannot be repaired" if report.repaired else "'helio verify --repair' repairs what it can"
+        print("NOT OK: " + "; ".join(filter(None, [lost, hint])))
     elif not common.quiet:
         what = f"{output.several(report.lines, 'line')}, {output.size(report.bytes)} in {output.age(report.seconds)}"
-        print(f"ok: {what}")
+        print("ok: " + "; ".join(filter(None, [what, lost])))
 
 
 def _row(channel: ChannelReport) -> tuple[str, int, str, int, output.Mark]:
     parts = channel.partitions
     return (
         channel.name,
-        sum(part.lines - part.blank for part in parts),
+        sum(part.lines for part in parts),
         output.size(sum(part.bytes for part in parts)),
         sum(damage.next - damage.first for part in parts for damage in part.damaged),
         output.Mark("ok", "green") if channel.ok else output.Mark("BAD", "red"),
     )
 
 
-def _troubles(report: VerifyReport) -> list[str]:
+def _findings(report: VerifyReport) -> list[str]:
     """One line for everything that is or was wrong."""
-    found = list(report.troubles)
     lines = []
-    for channel in report.channels:
-        found += channel.troubles
-        for part in channel.partitions:
-            found += part.troubles
-            for damage in part.damaged:
-                aside = f"; set aside in {damage.quarantined}" if damage.quarantined else ""
-                lines.append(
-                    f"{channel.name}: offsets {damage.first} to {damage.next - 1} are lost: {damage.reason}{aside}"
-                )
-    for trouble in found:
+    for damage, channel in _damages(report):
+        which = f"offset {damage.first} is" if damage.next - damage.first == 1 else (
+            f"offsets {damage.first} to {damage.next - 1} are"
+        )  # fmt: skip
+        aside = f" (set aside in {', '.join(damage.quarantined)})" if damage.quarantined else ""
+        lines.append(f"{channel}: {which} lost: {damage.reason}{aside}")
+    for trouble in report.troubles:
         state = "repaired" if trouble.repaired else "can be rebuilt" if trouble.derived else "bad"
         lines.append(f"{trouble.path}: {trouble.what} ({state})")
-    return [output.cell(line) for line in lines]
+    return lines
+
+
+def _damages(report: VerifyReport) -> list[tuple[Damage, str]]:
+    parts = [part for channel in report.channels for part in channel.partitions]
+    return [(damage, part.channel) for part in parts for damage in part.damaged]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from tests.cli.harness import Helio, lines, one_line_error, wait_until
+
+
+@pytest.fixture
+def failed(station: hg.Station) -> hg.Station:
+    """Three dead letters of ``alerts``, of two kinds."""
+    station.publish_many("alerts", [{"n": n} for n in range(3)])
+
+    def handle(message: hg.Message) -> None:
+        raise ValueError("boom") if message.data["n"] < 2 else TimeoutError("too late")
+
+    with station.subscribe("alerts", handle, name="pager", start="first", retry=hg.Retry(max_retries=0)) as pager:
+        wait_until(lambda: pager.position == 3)
+    return station
+
+
+def test_list_counts_by_reason_and_shows_each_when_asked(helio: Helio, failed: hg.Station) -> None:
+    groups = json.loads(helio("dead", "list", "--json").stdout)
+    assert {(one["channel"], one["error_type"], one["count"]) for one in groups} == {
+        ("alerts", "builtins.ValueError", 2), ("alerts", "builtins.TimeoutError", 1)
+    }  # fmt: skip
+    each = lines(helio("dead", "list", "alerts", "--each", "--json"))
+    assert [letter["original"]["data"]["n"] for letter in each] == [0, 1, 2]
+    assert "boom" in helio("dead", "list", "--each", "--where", "error~boom").stdout
+    assert "boom" not in helio("dead", "list", "--each", "--where", "data.n=2").stdout
+
+
+def test_show_tells_the_error_and_the_original(helio: Helio, failed: hg.Station) -> None:
+    shown = helio("dead", "show", "1", "--channel", "alerts").stdout
+    for part in ("ValueError: boom", "Traceback", "pager", '"n": 1'):
+        assert part in shown
+    letter = json.loads(helio("dead", "show", "2", "--channel", "alerts", "--json").stdout)
+    assert json.loads(helio("dead", "show", letter["original"]["id"], "--json").stdout) == letter
+    one_line_error(helio("dead", "show", "99", "--channel", "alerts"), 3)
+    one_line_error(helio("dead", "show", "unknown-id"), 3)
+
+
+def test_replay_publishes_the_originals_and_takes_the_letters_away(helio: Helio, failed: hg.Station) -> None:
+    args = ("dead", "replay", "alerts", "--where", "error_type=builtins.ValueError")
+    assert "would replay 2 dead letters of alerts" in helio(*args, "--dry-run").stdout
+    assert failed.channel("alerts").messages == 3
+    assert "replayed 2 dead letters of alerts" in helio(*args).stdout
+    assert [message.data["n"] for message in failed.read("alerts")] == [0, 1, 2, 0, 1]
+    assert [letter["original"]["data"]["n"] for letter in lines(helio("dead", "list", "--each", "--json"))] == [2]
+    assert json.loads(helio("dead", "replay", "alerts", "--offset", "2", "--json").stdout)["replayed"] == 1
+
+
+def test_purge_asks_first(helio: Helio, failed: hg.Station) -> None:
+    assert "would remove 3" in helio("dead", "purge", "alerts", "--dry-run").stdout
+    one_line_error(helio("dead", "purge", "alerts", input="n\n"), 1)
+    assert len(lines(helio("dead", "list", "--each", "--json"))) == 3
+    assert "removed 1 dead letter" in helio("dead", "purge", "alerts", "--offset", "1", input="y\n").stdout
+    assert "removed 2 dead letters" in helio("dead", "purge", "alerts", "--yes").stdout
+    assert helio("dead", "list").stderr == "no dead letters\n"
+
+
+def test_export_writes_letters_as_they_are_stored(helio: Helio, failed: hg.Station, tmp_path: Path) -> None:
+    assert [letter["data"]["offset"] for letter in lines(helio("dead", "export", "alerts"))] == [0, 1, 2]
+    file = tmp_path / "letters.ndjson"
+    args = ("dead", "export", "--where", "data.n=1", "--output", file, "--json")
+    assert json.loads(helio(*args).stdout)["letters"] == 1
+    assert len(file.read_text().splitlines()) == 1
+
+
+def test_a_channel_without_dead_letters_is_no_error_but_an_unknown_one_is(helio: Helio, failed: hg.Station) -> None:
+    failed.publish("calm", 1)
+    assert helio("dead", "list", "calm").exit_code == 0
+    assert "replayed 0 dead letters" in helio("dead", "replay", "calm").stdout
+    one_line_error(helio("dead", "list", "nothing"), 3)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from tests.cli.harness import Helio, lines, one_line_error
+
+
+@pytest.fixture
+def numbers(station: hg.Station) -> hg.Station:
+    station.publish_many("numbers", [{"n": n} for n in range(10)])
+    return station
+
+
+def test_what_is_exported_can_be_imported(helio: Helio, numbers: hg.Station, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.ndjson"
+    report = json.loads(helio("export", "numbers", "--output", file, "--json").stdout)
+    assert report["messages"] == 10
+    imported = json.loads(helio("import", file, "--channel", "copy", "--json").stdout)
+    assert imported["channels"] == {"copy": 10}
+    ids = [message.id for message in numbers.read("numbers")]
+    assert [message.id for message in numbers.read("copy")] == ids
+
+
+def test_export_to_stdout_is_nothing_but_messages(helio: Helio, numbers: hg.Station) -> None:
+    result = helio("export", "numbers", "--start", 2, "--end", 8, "--where", "data.n!=5")
+    assert [message["data"]["n"] for message in lines(result)] == [2, 3, 4, 6, 7]
+    assert result.stderr.startswith("exported 5 messages")
+
+
+def test_a_file_appears_only_when_it_is_complete(helio: Helio, numbers: hg.Station, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.ndjson"
+    file.write_text("the one before")
+    one_line_error(helio("export", "nothing", "--output", file), 3)
+    assert file.read_text() == "the one before"
+    assert [path.name for path in tmp_path.glob("numbers*")] == ["numbers.ndjson"]
+
+
+def test_lines_that_cannot_be_imported_are_told_and_kept(helio: Helio, numbers: hg.Station, tmp_path: Path) -> None:
+    source = helio("export", "numbers").stdout_bytes + b"garbage\n"
+    rejects = tmp_path / "rejects"
+    result = helio("import", "--channel", "copy", "--rejects", rejects, input=source)
+    assert result.exit_code == 1
+    assert "line 11" in result.stderr
+    assert "imported 10 messages: 10 to copy" in result.stdout
+    assert rejects.read_bytes() == b"garbage\n"
+
+
+def test_a_dry_run_imports_nothing(helio: Helio, numbers: hg.Station) -> None:
+    source = helio("export", "numbers").stdout_bytes
+    assert "would import 10 messages" in helio("import", "--channel", "copy", "--dry-run", input=source).stdout
+    assert [info.name for info in numbers.channels()] == ["numbers"]
+
+
+def test_a_file_that_is_not_there_is_not_found(helio: Helio, numbers: hg.Station) -> None:
+    one_line_error(helio("import", "/does/not/exist"), 3)
