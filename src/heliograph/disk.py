@@ -37,6 +37,11 @@ _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the data in the drive's cache
 
 
+def _sync_fully(fd: int) -> None:
+    """macOS: until the data is on the medium."""
+    fcntl.fcntl(fd, F_FULLFSYNC)
+
+
 class Disk:
     """Files as the operating system has them."""
 
@@ -55,17 +60,11 @@ class Disk:
     rmdir = staticmethod(os.rmdir)
     stat = staticmethod(os.stat)
     fstat = staticmethod(os.fstat)
+    fdatasync = staticmethod(_sync_fully if sys.platform == "darwin" else os.fdatasync)
 
     def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
         """As os.open; a program started from here does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
-
-    def fdatasync(self, fd: int) -> None:
-        """Return when the file's data is on the medium."""
-        if sys.platform == "darwin":
-            fcntl.fcntl(fd, F_FULLFSYNC)
-        else:
-            os.fdatasync(fd)
 
     def sync_directory(self, path: str | Path) -> None:
         """Make the names in a directory durable."""

@@ -99,7 +99,7 @@ class Committers:
     def _run(self) -> None:
         while (commit := self._queue.get()) is not None:
             try:
-                commit.lead(None, [])
+                commit.lead(None)
             except Exception:
                 logger.exception("a group commit failed")
             finally:

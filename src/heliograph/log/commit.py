@@ -119,15 +119,22 @@ class GroupCommit:
                 self._leading = True
                 self.pending_bytes += ticket.size
         if alone:
-            self.lead(ticket, [ticket])
+            self._commit_alone(ticket)
         else:
             ticket.prepare_to_wait()
             if self._join(ticket, wait_s):
-                self.lead(ticket, [])
+                self.lead(ticket)
             while not ticket.wait():
-                self.lead(ticket, [])
+                self.lead(ticket)
         if ticket.error is not None:
             raise ticket.error
+
+    def _commit_alone(self, ticket: Ticket) -> None:
+        """Lead a group of one: the way of a single publisher, hence without any detour."""
+        try:
+            self.partition.commit((ticket,))
+        finally:
+            self._hand_over((ticket,), ticket)
 
     def submit(self, ticket: Ticket) -> None:
         """Queue for the committer thread; the ticket's callback is called from there."""
@@ -172,23 +179,23 @@ class GroupCommit:
             self._closed = self.partition.close_if_idle()
             return self._closed
 
-    def lead(self, own: Ticket | None, group: list[Ticket]) -> None:
-        """Commit ``group`` (if empty: what is queued); then hand over to the first who came meanwhile.
+    def lead(self, own: Ticket | None) -> None:
+        """Commit what is queued; then hand over to the first who came meanwhile.
 
         The committer (``own`` is None) goes on until the queue is empty or a thread can take over.
         """
         leading = True
         while leading:
+            group: list[Ticket] = []
             error: BaseException | None = OutcomeUnknown(
                 "publishing was interrupted; it may or may not have been stored"
             )
             try:
-                group = group or self._take()
+                group = self._take()
                 error = self._carry_out(group)
             finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
                 self._resolve(group, error)
                 leading = self._hand_over(group, own)
-            group = []
 
     def _resolve(self, group: list[Ticket], error: BaseException | None) -> None:
         """Tell everybody. Tickets of one event loop share their callback: it is called once, with all of them."""
@@ -202,7 +209,7 @@ class GroupCommit:
         for callback, tickets in calls.items():
             callback(tickets)
 
-    def _hand_over(self, group: list[Ticket], own: Ticket | None) -> bool:
+    def _hand_over(self, group: Sequence[Ticket], own: Ticket | None) -> bool:
         """Whether the present leader has to lead once more."""
         with self._mutex:
             for ticket in group:

@@ -47,7 +47,7 @@ _IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
-_SEQUENCE: Final = _AT // 8
+SEQUENCE: Final = _AT // 8
 
 _crc = google_crc32c.value
 _pack_moving = _MOVING.pack_into
@@ -128,9 +128,9 @@ class Head:
         """Read a consistent set of fields."""
         words, mapped = self.words, self._map
         for _ in range(HEAD_READ_TRIES):
-            before = words[_SEQUENCE]
+            before = words[SEQUENCE]
             data = mapped[_FIELDS_AT:_END]
-            if before & 1 or before != words[_SEQUENCE]:
+            if before & 1 or before != words[SEQUENCE]:
                 continue
             if _IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
                 return Fields._make(_FIELDS.unpack_from(data))
@@ -139,22 +139,22 @@ class Head:
     def store(self, *fields: int) -> None:
         """Write the fields. Only with the append lock held."""
         words = self.words
-        sequence = words[_SEQUENCE] | 1  # a dead writer may have left it odd
-        words[_SEQUENCE] = sequence
+        sequence = words[SEQUENCE] | 1  # a dead writer may have left it odd
+        words[SEQUENCE] = sequence
         _FIELDS.pack_into(self._map, _FIELDS_AT, *fields)
         if not _IN_ORDER:
             self._seal()
-        words[_SEQUENCE] = sequence + 1
+        words[SEQUENCE] = sequence + 1
 
     def store_moving(self, following: int, written: int, crc: int) -> None:
         """Write only what every append moves; the lock's holder stores the rest before giving it back."""
         words = self.words
-        sequence = words[_SEQUENCE] | 1
-        words[_SEQUENCE] = sequence
+        sequence = words[SEQUENCE] | 1
+        words[SEQUENCE] = sequence
         _pack_moving(self._map, _FIELDS_AT, following, written, crc)
         if not _IN_ORDER:
             self._seal()
-        words[_SEQUENCE] = sequence + 1
+        words[SEQUENCE] = sequence + 1
 
     def _seal(self) -> None:
         self._map[_SUM_AT:_END] = _crc(self._map[_FIELDS_AT:_SUM_AT]).to_bytes(4, "little")

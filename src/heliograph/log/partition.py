@@ -3,8 +3,8 @@
 Every change of the log happens here, under the partition's mutex (threads) and its append lock (processes):
 
     enter   take the lock; read the head; if another process died while appending, repair first
-    write   rotate if the segment is full, one write, move the head
-    leave   free the lock (or keep it, see AppendLock); wake readers
+    write   rotate if the segment is full, one write
+    leave   move the head; free the lock (or keep it, see AppendLock); wake readers
 
 Syncing happens outside both, so that others append meanwhile: `synced` then moves under the lock to what was
 written before the sync began. A failed sync fences the log in the head, for every process.
@@ -26,7 +26,7 @@ from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, SEQUENCE, Fields, Head, TornHead
 from heliograph.log.lines import Form, origin_place, stamp, stamp_batch
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
@@ -117,6 +117,7 @@ class Partition:
         "_owner",
         "_retired",
         "_rotate_at",
+        "_seen",
         "_store_moving",
         "_syncing",
         "_watched",
@@ -177,6 +178,7 @@ class Partition:
         self._lock = AppendLock(self._directory / "lock", self.head, disk, clock, keep=not always)
         self._words = self.head.words
         self._store_moving = self.head.store_moving
+        self._seen = -1  # the head's sequence when we last freed the lock
         self._watched = False  # whether somebody will give a kept lock back
         self._half_rotated = False
         self._fd = self._index_fd = -1
@@ -249,6 +251,8 @@ class Partition:
         if self.closed:
             raise Evicted(str(self._directory))
         orphaned = self._lock.acquire(self._busy_timeout_s)
+        if self._words[SEQUENCE] == self._seen and not orphaned and self._fd >= 0:
+            return  # nobody stored anything since we freed the lock
         try:
             self._refresh(orphaned)
         except BaseException as error:
@@ -258,15 +262,19 @@ class Partition:
             raise
 
     def _leave(self) -> None:
+        """Say everything in the head; free the lock unless it may be kept."""
         if not self._lock.may_keep():
             self._release()
-        elif not self._watched:
+            return
+        self._store()
+        if not self._watched:
             self._watched = True
             self._on_kept(self)
 
     def _release(self) -> None:
         """Say everything in the head, then free the lock."""
         self._store()
+        self._seen = self._words[SEQUENCE]
         if self._half_rotated:
             self._half_rotated = False
             self._lock.disown()  # whoever is next, perhaps we, repairs
@@ -377,6 +385,7 @@ class Partition:
                 self._release()
                 raise
             self._leave()
+        self.news.tell()
 
     def append_one(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
         """Append one message that needs no sync: as `append`, in as few steps as possible. Returns the offset."""
@@ -434,6 +443,7 @@ class Partition:
             self._release()
             raise
         self._leave()
+        self.news.tell()
         return group.first
 
     def commit(self, groups: Sequence[Group]) -> None:
@@ -499,9 +509,6 @@ class Partition:
         self.next += count
         if written - self.open_position >= INDEX_STRIDE_BYTES:
             self._write_index_entry()
-        self._store()
-        if not self._always:
-            self.news.tell()
 
     def _put(self, data: bytes) -> None:
         """Write all or nothing. What cannot be undone is seen by the next appender: size and head differ."""
@@ -614,7 +621,6 @@ class Partition:
             raise OutcomeUnknown(str(error)) from error
         if self.base == mark.base and mark.written > self.synced:
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
-            self._store()
         self._leave()
 
     def _fence(self, error: OSError) -> None:
@@ -685,7 +691,8 @@ class Partition:
 
     @property
     def dirty(self) -> bool:
-        return self._fd >= 0 and self.written > self.synced
+        """Whether a sync would help: nothing does once the log is fenced, or is needed once it is deleted."""
+        return self._fd >= 0 and self.written > self.synced and not self.state & (FENCED | DELETED)
 
     def close_if_idle(self) -> bool:
         """Close if nobody is using it just now; whether it is closed."""
