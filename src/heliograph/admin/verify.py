@@ -19,8 +19,8 @@ from heliograph.admin.positions import check_positions
 from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, segments
 from heliograph.log.head import FENCED
-from heliograph.log.inspection import Segment
 from heliograph.log.indexing import Place
+from heliograph.log.inspection import Segment
 from heliograph.log.redact import INTENT
 from heliograph.station import Station
 
