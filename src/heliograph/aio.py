@@ -184,6 +184,7 @@ class AsyncStation:
         key: str | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
+        wait: float | None = None,
     ) -> list[Receipt]:
         """Publish an atomic batch; see :meth:`Station.publish_many`."""
         ticket, ids = self._publisher.prepare_many(
@@ -191,7 +192,7 @@ class AsyncStation:
         )
         if not ids:
             return []
-        first = await self._commit(channel, ticket, None)
+        first = await self._commit(channel, ticket, wait)
         return [Receipt(message_id, channel, 0, first + at) for at, message_id in enumerate(ids)]
 
     async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:

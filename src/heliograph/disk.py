@@ -62,7 +62,7 @@ class Disk:
     fstat = staticmethod(os.fstat)
     fdatasync = staticmethod(_sync_fully if sys.platform == "darwin" else os.fdatasync)
 
-    def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
+    def open(self, path: str | Path, flags: int, mode: int = 0o666) -> int:
         """As os.open; a program started from here does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
 

@@ -37,7 +37,7 @@ class Watcher:
             return
         with self._lock:
             try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
                 if self._source is None:
                     self._source = _Inotify() if sys.platform == "linux" else _Kqueue()
                     threading.Thread(

@@ -243,7 +243,7 @@ class Partition:
                     self._check_flags()
                 self._look_at_channel()
             except BaseException:
-                self._release()
+                self._release_in_doubt()
                 raise
 
     def _acquire(self) -> None:
@@ -280,6 +280,11 @@ class Partition:
             self._lock.disown()  # whoever is next, perhaps we, repairs
         else:
             self._lock.release()
+
+    def _release_in_doubt(self) -> None:
+        """After an error: whoever is next, perhaps we, compares the file's size with the head."""
+        self._release()
+        self._seen = -1
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -379,10 +384,10 @@ class Partition:
             try:
                 self._append(groups)
             except OSError as error:
-                self._release()  # whoever is next looks at the file's size first
+                self._release_in_doubt()
                 raise explain(error, f"cannot append to {self._directory}") from error
             except BaseException:
-                self._release()
+                self._release_in_doubt()
                 raise
             self._leave()
         self.news.tell()
@@ -403,7 +408,7 @@ class Partition:
                     self._disk.write_all(self._fd, memoryview(data)[done:])
             except OSError as error:
                 self._undo_write()
-                self._release()
+                self._release_in_doubt()
                 raise explain(error, f"cannot append to {self._directory}") from error
             self.next = following = offset + 1
             self.written = position = position + size
@@ -437,10 +442,10 @@ class Partition:
         try:
             self._append((group,))
         except OSError as error:
-            self._release()
+            self._release_in_doubt()
             raise explain(error, f"cannot append to {self._directory}") from error
         except BaseException:
-            self._release()
+            self._release_in_doubt()
             raise
         self._leave()
         self.news.tell()
@@ -457,10 +462,10 @@ class Partition:
             try:
                 self._append(groups)
             except OSError as error:
-                self._release()
+                self._release_in_doubt()
                 raise explain(error, f"cannot append to {self._directory}") from error
             except BaseException:
-                self._release()
+                self._release_in_doubt()
                 raise
             mark = Mark(self.base, self.written, self.next, self.crc)
             fd = self._fd

@@ -332,7 +332,7 @@ class Publisher:
 
     def publish_many(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
-        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, wait: float | None,
     ) -> list[Receipt]:  # fmt: skip
         """Publish an atomic batch from this thread."""
         started_ns = self._monotonic_ns()
@@ -341,7 +341,7 @@ class Publisher:
             ticket, ids = self.prepare_many(channel, payloads, type_name, key, headers, correlation_id)
             if not ids:
                 return []
-            first = self._engine.append(channel, 0, ticket, self._wait_s)
+            first = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
         except HeliographError:
             meter.refused += 1
             raise

@@ -140,12 +140,13 @@ class Station:
         key: str | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
+        wait: float | None = None,
     ) -> list[Receipt]:
         """Publish a batch with one append: after a crash all of it is there, or nothing.
 
         Items are payloads, or :class:`Draft` where messages differ in more than their data.
         """
-        return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id)
+        return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
