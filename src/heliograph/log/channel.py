@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -58,7 +57,7 @@ _decode = msgspec.json.Decoder(ChannelFile).decode
 
 def new_incarnation() -> str:
     """A fresh life: thirty random bits, readable aloud."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(6))
+    return "".join([_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(6)])
 
 
 def channel_path(root: Path, name: str) -> Path:
@@ -96,7 +95,7 @@ def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: 
     """Make the channel; False if it is there already (perhaps since a moment ago)."""
     now_us = clock.time_ns() // 1000
     file = ChannelFile(name=name, incarnation=new_incarnation(), created=from_us(now_us), settings=settings)
-    built = root / "channels" / f".new-{name}-{os.getpid()}-{secrets.token_hex(4)}"
+    built = root / "channels" / f".new-{name}-{os.getpid()}-{os.urandom(4).hex()}"
     target = channel_path(root, name)
     try:
         partition = built / "0"
@@ -121,7 +120,7 @@ def move_to_trash(root: Path, path: Path, disk: Disk) -> None:
     """Take a directory out of the way in one step, then remove it."""
     trash = root / "trash"
     trash.mkdir(exist_ok=True)
-    grave = trash / f"{path.name}-{secrets.token_hex(6)}"
+    grave = trash / f"{path.name}-{os.urandom(6).hex()}"
     disk.rename(path, grave)
     disk.sync_directory(path.parent)
     with contextlib.suppress(OSError):  # recovery empties the trash
