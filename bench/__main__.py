@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import shutil
 import sys
 import tempfile
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from bench.harness import ROOT, Bench, Row
+from bench.harness import ROOT, Bench, NotRun, Row
+from bench.observe import wait_until_calm
 from bench.report import draw, print_table, results_of, save
 
-SUBJECTS = ("durable", "interval", "subscribing")
+SUBJECTS = ("durable", "interval", "subscribing", "latency", "nats", "history", "size")
 RESULTS = ROOT / "bench" / "results"
 
 
@@ -23,24 +25,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parse(arguments)
     names = asked.names or list(SUBJECTS)
     rows: list[Row] = []
+    load: dict[str, float] = {}
+    not_run: dict[str, str] = {}
     failed = False
     asked.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=asked.dir))
     try:
-        bench = Bench(directory, quick=asked.quick, full=asked.full)
+        bench = Bench(directory, quick=asked.quick)
         for name in names:
+            if asked.pause_if_busy:
+                wait_until_calm()
+            load[name] = round(os.getloadavg()[0], 2)
             try:
                 rows += measure(name, bench)
+            except NotRun as reason:
+                not_run[name] = str(reason)
+                print("not run", file=sys.stderr)
             except Exception as error:  # noqa: BLE001 - the other subjects are worth knowing all the same
                 failed = True
                 print(f"{name} could not be measured: {error!r}", file=sys.stderr)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    mode = "quick" if asked.quick else "full" if asked.full else "normal"
-    results = results_of(rows, mode)
+    results = results_of(rows, "quick" if asked.quick else "normal", load=load, not_run=not_run)
     print_table(results)
     # What is kept in the repository comes from whole runs only.
-    whole = set(names) == set(SUBJECTS) and not asked.quick and not failed
+    whole = set(names) == set(SUBJECTS) and not asked.quick and not failed and not not_run
     target = asked.results / ("latest" if whole else "partial")
     save(results, target.with_suffix(".json"))
     draw(results, target.with_suffix(".svg"))
@@ -51,9 +60,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SUBJECTS)}; all by default")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="a look that takes less than a minute")
-    length.add_argument("--full", action="store_true", help="with the sizes that need much disk and patience")
+    parser.add_argument("--quick", action="store_true", help="a look that takes less than a minute")
+    parser.add_argument("--pause-if-busy", action="store_true", help="wait until others leave the machine alone")
     parser.add_argument("--dir", type=Path, default=ROOT / ".bench", help="measure on the disk of this directory")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")
     asked = parser.parse_args(arguments)

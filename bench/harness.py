@@ -2,7 +2,8 @@
 
 Machines are noisy, and other programs run on them. So the raw limit and ours are measured in turns within one
 run, in short rounds whose order rotates; a ratio is the median of the ratios within each round, because
-neighbours in time share their noise. It may therefore differ a little from the quotient of the two medians.
+neighbours in time share their noise. It may therefore differ a little from the quotient of the two medians. Where
+the ratios scatter, more rounds are added.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 
 import msgspec
 
 ROOT = Path(__file__).parent.parent
 
+SCATTER_MAX = 0.1
+"""When half of a contestant's ratios lie further apart than this share of their median, more rounds are needed."""
+
 Contestant = Callable[[], float]
 Rounds = dict[str, list[float]]
+
+
+class NotRun(Exception):
+    """A subject lacks something that is not Heliograph's: no number, and no failure either."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +91,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Bench:
     """One run: how long to measure, and where its files are."""
 
-    def __init__(self, directory: Path, *, quick: bool = False, full: bool = False) -> None:
+    def __init__(self, directory: Path, *, quick: bool = False) -> None:
         self.directory = directory
         self.quick = quick
-        self.full = full
         self.rounds = 3 if quick else 9
+        self.rounds_max = 3 if quick else 27
 
     def either(self, normal: float, quick: float) -> float:
         """A size or a duration, smaller in a quick run."""
@@ -103,17 +111,33 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
 
     def measure(self, contestants: Mapping[str, Contestant], rounds: int | None = None) -> Rounds:
-        """Let each run once to warm up, then in turns; what each returned in each round."""
+        """Let each run once to warm up, then in turns; what each returned in each round.
+
+        Without a fixed number of rounds there are as many as the noise asks for.
+        """
         names = list(contestants)
         found: Rounds = {name: [] for name in names}
         for contestant in contestants.values():
             contestant()
-        for turn in range(rounds or self.rounds):
+        for turn in range(rounds or self.rounds_max):
+            if rounds is None and turn >= self.rounds and scatter(found) <= SCATTER_MAX:
+                break
             at = turn % len(names)
             for name in names[at:] + names[:at]:
                 gc.collect()
                 found[name].append(contestants[name]())
         return found
+
+
+def scatter(found: Rounds) -> float:
+    """How far apart the middle half of the worst contestant's ratios to the first one lies."""
+    raw, *others = found.values()
+    worst = 0.0
+    for values in others or [raw]:
+        ratios = [mine / its for mine, its in zip(values, raw if others else [1.0] * len(raw), strict=True)]
+        low, middle, high = quantiles(ratios, n=4)
+        worst = max(worst, (high - low) / middle)
+    return worst
 
 
 def compare(

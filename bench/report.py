@@ -24,12 +24,18 @@ class Results(msgspec.Struct, kw_only=True):
     when: datetime
     mode: str
     machine: dict[str, str]
+    load: dict[str, float] = {}  # subject -> how many processes wanted a core in the minute before it
+    not_run: dict[str, str] = {}  # subject -> why
     rows: list[Row]
 
 
-def results_of(rows: list[Row], mode: str) -> Results:
+def results_of(
+    rows: list[Row], mode: str, *, load: dict[str, float] | None = None, not_run: dict[str, str] | None = None
+) -> Results:
     """The rows with everything needed to judge them later."""
-    return Results(when=datetime.now(UTC), mode=mode, machine=describe_machine(), rows=rows)
+    return Results(
+        when=datetime.now(UTC), mode=mode, machine=describe_machine(), load=load or {}, not_run=not_run or {}, rows=rows
+    )
 
 
 def describe_machine() -> dict[str, str]:
@@ -38,7 +44,6 @@ def describe_machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "load_1min": f"{os.getloadavg()[0]:.2f}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
     for name in PACKAGES:
@@ -95,7 +100,13 @@ def print_table(results: Results, console: Console | None = None) -> None:
             number(row.ratio), str(row.goal or ""), verdict,
         )  # fmt: skip
         before = row.subject
-    (console or Console()).print(table)
+    console = console or Console()
+    console.print(table)
+    for name, reason in results.not_run.items():
+        console.print(f"{name}: not run. {reason}", markup=False)
+    if results.load:
+        loads = ", ".join(f"{name} {load:.1f}" for name, load in results.load.items())
+        console.print(f"load average in the minute before ({results.machine['cores']} cores): {loads}", markup=False)
 
 
 # -- the plot ---------------------------------------------------------------------------------------------------

@@ -103,12 +103,13 @@ def deliveries(
     subscribers: int = 1,
     *,
     batch: bool = False,
+    channel: str = CHANNEL,
 ) -> float:
     """How many deliveries a second durable subscriptions get that start at the beginning."""
     ended = [threading.Event() for _ in range(subscribers)]
     subscriptions = [
         station.subscribe(
-            CHANNEL, make_handler(count - 1, event.set), name=f"reader-{number}", start="first", batch=batch,
+            channel, make_handler(count - 1, event.set), name=f"reader-{number}", start="first", batch=batch,
             paused=True,
         )
         for number, event in enumerate(ended)

