@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,18 @@ from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
 _decode = msgspec.json.Decoder(Position).decode
+
+PROBES = 10
+PROBE_S = 0.005
+"""``live`` holds a lock for an instant to see whether it is free: whoever wants it looks again before it is Busy."""
+
+
+def _taken(lock: FileLock) -> bool:
+    for _ in range(PROBES):
+        if lock.try_exclusive():
+            return True
+        time.sleep(PROBE_S)
+    return lock.try_exclusive()
 
 
 class Positions:
@@ -92,14 +105,14 @@ class Positions:
                 continue
             except OSError as error:
                 raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
-            if not lock.try_exclusive():
+            if not _taken(lock):
                 holder = lock.noted() or "another process"
                 lock.release()
                 raise SubscriptionBusy(
                     f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
                     "Close that one first, or subscribe under another name."
                 )
-            if os.path.exists(directory / "lock"):
+            if lock.in_place():
                 lock.note(f"process {os.getpid()}")
                 return lock
             lock.release()

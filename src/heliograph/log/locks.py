@@ -45,6 +45,13 @@ class FileLock:
     def shared(self) -> None:
         self._disk.flock(self._fd, _SHARED)
 
+    def in_place(self) -> bool:
+        """Whether its path still leads to the file that is locked, and not to nothing or to another."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
     def note(self, text: str) -> None:
         """Leave a word for whoever finds the lock taken."""
         with contextlib.suppress(OSError):
