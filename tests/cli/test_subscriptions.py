@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
 import heliograph as hg
+from heliograph.disk import SYSTEM_DISK
+from heliograph.log.locks import FileLock
 from tests.cli.harness import Helio, one_line_error
 
 
@@ -47,3 +50,10 @@ def test_seek_mends_a_damaged_position(helio: Helio, lagging: hg.Station) -> Non
 def test_forget_says_where_it_stood(helio: Helio, lagging: hg.Station) -> None:
     assert "it stood at offset 4" in helio("subscriptions", "forget", "numbers", "pager").stdout
     assert lagging.subscriptions() == []
+
+
+def test_a_look_at_who_is_live_keeps_nobody_from_subscribing(lagging: hg.Station) -> None:
+    looking = FileLock(lagging.path / "subscriptions/numbers/pager/lock", SYSTEM_DISK, create=False)
+    assert looking.try_exclusive()  # as `helio subscriptions list` does, for an instant
+    threading.Timer(0.01, looking.release).start()
+    lagging.subscribe("numbers", print, name="pager", paused=True).close()

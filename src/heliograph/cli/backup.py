@@ -31,6 +31,8 @@ def backup(common: Common, directory: str, check: bool) -> int:
         return _check(common, directory)
     with common.open() as station, output.progress(common, "copying") as progress:
         report = admin.backup(station, directory, progress=progress)
+    for warning in report.warnings:
+        common.warn(warning)
     if common.json:
         output.document(plain(report))
     elif not common.quiet:
