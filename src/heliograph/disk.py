@@ -173,12 +173,12 @@ def machine_id() -> str:
     return ""
 
 
-def network_file_system(path: Path) -> str | None:
-    """The type of the file system that holds ``path`` if it is one reached over a network."""
+def file_system(path: Path) -> str:
+    """The type of the file system that holds ``path``; empty where the system does not say."""
     try:
         mounts = Path("/proc/mounts").read_text()
     except OSError:
-        return None
+        return ""
     best, kind = "", ""
     target = str(path.resolve())
     for line in mounts.splitlines():
@@ -187,4 +187,10 @@ def network_file_system(path: Path) -> str | None:
         inside = target == point or target.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, fstype
+    return kind
+
+
+def network_file_system(path: Path) -> str | None:
+    """The type of the file system that holds ``path`` if it is one reached over a network."""
+    kind = file_system(path)
     return kind if kind in _NETWORK_FILE_SYSTEMS else None
