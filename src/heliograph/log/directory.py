@@ -174,18 +174,10 @@ class DataDirectory:
                 station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino
             )
             self._save(station)
-        if unsynced.exists():  # its writers died before they synced what readers may have seen
-            self._sync_all()
+        with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(unsynced)
         self._sweep()
         return station
-
-    def _sync_all(self) -> None:
-        for name in channel.names(self.root, self._disk):
-            for directory in self._partitions(name):
-                active = segments.path_of(directory, segments.bases(directory, self._disk)[-1])
-                if active.exists():
-                    recovery.sync(active, self._disk)
 
     def _moved(self, station: StationFile) -> bool:
         machine = disks.machine_id()
