@@ -204,7 +204,7 @@ class SteppedClock(Clock):
         return time.time_ns() + self.step_us * 1000
 
 
-# -- a power cut ---------------------------------------------------------------------------------------------------
+# -- a power cut ----
 
 
 class PowerDisk(FaultyDisk):

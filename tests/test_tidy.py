@@ -89,7 +89,7 @@ def test_tests_mirror_the_rooms() -> None:
 
 
 def test_a_folder_of_tests_mirrors_a_room() -> None:
-    beside = {"typing", "__pycache__", "prove"}  # the typed API; runs that cross all rooms
+    beside = {"typing", "__pycache__", "proof"}  # the typed API; runs that cross all rooms
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - beside
     assert not [folder for folder in folders if not (SRC / folder).is_dir()]
 

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -146,6 +147,16 @@ def explain(error: OSError, doing: str) -> StorageError | ReadOnly:
             f"{doing}: too many open files. Raise the limit (ulimit -n) or lower storage.open_partitions_max."
         )
     return StorageError(f"{doing}: {detail}. Nothing was published; 'helio doctor' checks the disk.")
+
+
+@contextlib.contextmanager
+def explaining(doing: str) -> Iterator[None]:
+    """Turn every OSError inside into ours. Also a decorator."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if isinstance(error.filename, str | os.PathLike) else ""
+        raise explain(error, f"{doing}{where}") from error
 
 
 def boot_id() -> bytes:

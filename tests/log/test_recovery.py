@@ -82,7 +82,7 @@ def segment(opened: Opener, root: Path, tmp_path: Path) -> Segment:
     return Segment(tmp_path / "segment", (partition(root) / SEGMENT).read_bytes())
 
 
-# -- tails ------------------------------------------------------------------------------------------------------------
+# -- tails ----
 
 
 def test_a_segment_cut_at_every_byte_keeps_every_whole_line_and_no_half_batch(segment: Segment) -> None:
@@ -105,7 +105,13 @@ def test_garbage_behind_the_last_whole_line_is_cut(segment: Segment) -> None:
 
 def test_garbage_that_looks_like_json_is_cut(segment: Segment) -> None:
     whole = len(segment.data)
-    for garbage in (b"{}\n", b'{"specversion":"1.0"}\n', b"null\n[]\n", b'{"crc":"00000000"}\n', b'x,"crc":"00000000"}\n'):
+    for garbage in (
+        b"{}\n",
+        b'{"specversion":"1.0"}\n',
+        b"null\n[]\n",
+        b'{"crc":"00000000"}\n',
+        b'x,"crc":"00000000"}\n',
+    ):
         segment.check(segment.data + garbage, expected_after(segment.data, whole))
 
 
@@ -178,7 +184,13 @@ def test_a_batch_is_never_mistaken_for_whole_because_of_what_its_payload_says(
     opened: Opener, root: Path, tmp_path: Path
 ) -> None:
     with opened() as station:
-        tricks = [',"batch":"0/1","origin":"', {"batch": "0/1", "origin": "host1.abc"}, ',"crc":"00000000"}', "\n", "\\n"]
+        tricks = [
+            ',"batch":"0/1","origin":"',
+            {"batch": "0/1", "origin": "host1.abc"},
+            ',"crc":"00000000"}',
+            "\n",
+            "\\n",
+        ]
         station.publish_many(CHANNEL, tricks)
         station.publish(CHANNEL, ',"batch":"0/99"')
         assert [message.data for message in station.read(CHANNEL)] == [*tricks, ',"batch":"0/99"']
@@ -188,7 +200,7 @@ def test_a_batch_is_never_mistaken_for_whole_because_of_what_its_payload_says(
         segment.check(data[:cut], expected_after(data, cut))
 
 
-# -- through the station: head, index and tail in every combination ------------------------------------------------------
+# -- through the station: head, index and tail in every combination ----
 
 
 def _zeroed(path: Path) -> None:
@@ -330,7 +342,7 @@ def test_recovery_is_interrupted_at_every_call_of_the_disk_and_then_finished(ope
     assert not disk.fired
 
 
-# -- live repair: somebody died between its write and its word in the head -----------------------------------------------
+# -- live repair: somebody died between its write and its word in the head ----
 
 
 def test_what_a_dead_writer_left_behind_the_head_is_adopted_by_the_next_append(opened: Opener, root: Path) -> None:

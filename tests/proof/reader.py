@@ -1,4 +1,4 @@
-"""A durable subscriber that is killed: ``reader.py ROOT NAME SEEN``. Each message is noted before its handler returns."""
+"""A durable subscriber that is killed: ``reader.py ROOT NAME SEEN``. A message is noted before its handler returns."""
 
 from __future__ import annotations
 

@@ -32,7 +32,14 @@ class Story:
         self.lives += 1
         acks = self.directory / f"acks-{self.lives}"
         return Child(
-            HERE / "writer.py", self.root, f"w{self.lives}", acks, self.durability, self.luck.randrange(2**32), suicide, count
+            HERE / "writer.py",
+            self.root,
+            f"w{self.lives}",
+            acks,
+            self.durability,
+            self.luck.randrange(2**32),
+            suicide,
+            count,
         )
 
     def reader(self, name: str) -> Child:
@@ -102,11 +109,14 @@ class Story:
             for name in names:
                 rest: list[tuple[int, str]] = []
                 with station.subscribe(
-                    CHANNEL, lambda message, rest=rest: rest.append((message.offset, message.id)), name=name, start="first"
+                    CHANNEL,
+                    lambda message, rest=rest: rest.append((message.offset, message.id)),
+                    name=name,
+                    start="first",
                 ) as subscription:
                     end = station.channel(CHANNEL).next
                     eventually(lambda subscription=subscription, end=end: subscription.position >= end)
-                lives = seen_lives(self.directory / f"seen-{name}") + [rest]
+                lives = [*seen_lives(self.directory / f"seen-{name}"), rest]
                 for life in lives:
                     offsets = [offset for offset, _ in life]
                     assert offsets == sorted(offsets), f"{name} got messages out of order"
@@ -171,7 +181,7 @@ def test_hundreds_of_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, du
     assert story.check() > 0
 
 
-# -- the checkers themselves: each must see what it is there for ---------------------------------------------------
+# -- the checkers themselves: each must see what it is there for ----
 
 
 @pytest.fixture
@@ -188,7 +198,7 @@ def test_the_check_passes_where_nobody_was_killed(small: Story) -> None:
 
 def test_the_check_sees_a_lost_message(small: Story) -> None:
     segment = max((small.root / "channels" / CHANNEL / "0").glob("*.jsonl"))
-    before = max((path for path in segment.parent.glob("*.jsonl") if path != segment))
+    before = max(path for path in segment.parent.glob("*.jsonl") if path != segment)
     segment.write_bytes(b"")
     lines = before.read_bytes().splitlines(keepends=True)
     before.write_bytes(b"".join(lines[:-1]))

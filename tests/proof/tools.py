@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 
@@ -81,7 +81,7 @@ class Child:
             if stream is not None:
                 stream.close()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +90,7 @@ class Child:
         self.kill()
 
 
-# -- reading the format as docs and design describe it, from the bytes alone ------------------------------------------
+# -- reading the format as docs and design describe it, from the bytes alone ----
 
 _SEGMENT = re.compile(r"(\d{20})\.jsonl(\.zst)?")
 

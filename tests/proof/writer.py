@@ -2,7 +2,7 @@
 
     writer.py ROOT NAME ACKS DURABILITY SEED SUICIDE COUNT
 
-Every operation that ``publish`` or ``publish_many`` acknowledged is appended to ACKS with one write, afterwards. SUICIDE
+Whatever ``publish`` or ``publish_many`` acknowledged is appended to ACKS with one write, afterwards. SUICIDE
 is the number of the disk's call in which to die (0: never); COUNT ends the run by itself (0: never).
 """
 
@@ -40,6 +40,7 @@ class SuicidalDisk(Disk):
         elif fate < 0.8:
             call(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
     def open(self, path: Any, flags: int, mode: int = 0o644) -> int:
         call = super().open
@@ -77,7 +78,9 @@ def main() -> None:
             receipts = station.publish_many(
                 CHANNEL,
                 [
-                    hg.Draft(data={"w": name, "n": number + i, "b": number, "of": of, "pad": "x" * luck.randint(0, size)})
+                    hg.Draft(
+                        data={"w": name, "n": number + i, "b": number, "of": of, "pad": "x" * luck.randint(0, size)}
+                    )
                     for i in range(of)
                 ],
             )

@@ -23,7 +23,7 @@ from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.watch import Watcher
-from heliograph.errors import AlreadyExists, Forked, NotFound, ReadOnly, StationClosed, StorageError
+from heliograph.errors import AlreadyExists, Forked, HeliographError, NotFound, ReadOnly, StationClosed, StorageError
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, redact, seek
@@ -347,7 +347,7 @@ class FilesEngine:
         """Keep every process from compressing and deleting segments meanwhile."""
         lease = FileLock(self.root / "upkeep.lock", self.disk)
         try:
-            lease.exclusive()
+            lease.exclusive(self.clock, self.config.publishing.busy_timeout_s)
             yield
         finally:
             lease.release()
@@ -418,9 +418,19 @@ class FilesEngine:
     def sync(self) -> None:
         """Make everything durable that this process wrote."""
         self.check_open()
-        for partition in self.open_partitions():
-            if partition.dirty:
-                partition.sync()
+        self._sync(self.open_partitions())
+
+    def _sync(self, partitions: list[Partition]) -> None:
+        """Sync them all, though some may fail."""
+        errors: list[HeliographError] = []
+        for partition in partitions:
+            try:
+                if partition.dirty:
+                    partition.sync()
+            except HeliographError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def close(self) -> None:
         """Sync and let go of everything. Safe to call again."""
@@ -429,8 +439,8 @@ class FilesEngine:
         self._committers.close()
         if self._syncer is not None:
             self._syncer.close()
-        try:
-            self.sync()
+        try:  # who published to a fenced log with durability `always` was told already
+            self._sync([one for one in self.open_partitions() if not (self._always and one.fenced)])
         finally:
             self._closed = True
             self._keeper.close()

@@ -66,7 +66,8 @@ class Audit:
     def _rotate(self) -> None:
         lock = FileLock(self._directory / "lock", self._disk)
         try:
-            lock.exclusive()
+            if not lock.try_exclusive():
+                return  # another process is at it
             if self._disk.stat(self.path).st_size < self._max_bytes:
                 return  # another process was quicker
             for number in range(self._max_files - 1, 0, -1):  # the oldest is written over

@@ -23,7 +23,6 @@ from heliograph import disk as disks
 from heliograph.clock import Clock, from_us
 from heliograph.disk import Disk, explain
 from heliograph.errors import (
-    Busy,
     ConfigError,
     Damaged,
     InvalidName,
@@ -95,12 +94,12 @@ class DataDirectory:
         except OSError as error:
             raise explain(error, f"cannot open {self.root}") from error
         try:
-            self._wait_exclusive(recover_lock)
+            recover_lock.exclusive(self._clock, self._timeout_s)
             station = self._load(name) or self._create(name)
             self._open_lock = FileLock(self.root / "open.lock", self._disk)
             if self._open_lock.try_exclusive():
                 station = self._recover(station)
-            self._open_lock.shared()
+            self._open_lock.shared(self._clock, self._timeout_s)
         except BaseException as error:
             self.abandon()  # or the next try in this process would wait for this one
             if isinstance(error, OSError):
@@ -109,13 +108,6 @@ class DataDirectory:
         finally:
             recover_lock.release()
         return station
-
-    def _wait_exclusive(self, lock: FileLock) -> None:
-        deadline = self._clock.monotonic() + self._timeout_s
-        while not lock.try_exclusive():
-            if self._clock.monotonic() > deadline:
-                raise Busy(f"{self.root} is being recovered by another process for more than {self._timeout_s:g} s")
-            self._clock.sleep(0.002)
 
     def _read_only_open(self, name: str | None) -> StationFile:
         station = self._load(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPIN_S, LOCK_TUR
 from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
 
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
-_SHARED: Final = fcntl.LOCK_SH
+_SHARED: Final = fcntl.LOCK_SH | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
 
@@ -30,6 +31,7 @@ class FileLock:
         self._disk = disk
         flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
         self._fd = disk.open(path, flags)
+        _locks.add(self)
 
     def try_exclusive(self) -> bool:
         """Take or upgrade to the exclusive lock if nobody else holds it."""
@@ -39,11 +41,29 @@ class FileLock:
             return False
         return True
 
-    def exclusive(self) -> None:
-        self._disk.flock(self._fd, fcntl.LOCK_EX)
+    def exclusive(self, clock: Clock, timeout_s: float) -> None:
+        """Take the exclusive lock, or raise Busy if it was not had in time."""
+        self._wait(_EXCLUSIVE, clock, timeout_s)
+        self.note(f"process {os.getpid()}")
 
-    def shared(self) -> None:
-        self._disk.flock(self._fd, _SHARED)
+    def shared(self, clock: Clock, timeout_s: float) -> None:
+        """Take the shared lock, or raise Busy if it was not had in time."""
+        self._wait(_SHARED, clock, timeout_s)
+
+    def _wait(self, kind: int, clock: Clock, timeout_s: float) -> None:
+        deadline = clock.monotonic() + timeout_s
+        while True:
+            try:
+                self._disk.flock(self._fd, kind)
+                return
+            except BlockingIOError:
+                if clock.monotonic() > deadline:
+                    holder = self.noted() or "another process"
+                    raise Busy(
+                        f"{self.path} has been locked for more than {timeout_s:g} s by {holder}. "
+                        "Is it stopped or in a debugger?"
+                    ) from None
+            clock.sleep(0.002)
 
     def in_place(self) -> bool:
         """Whether its path still leads to the file that is locked, and not to nothing or to another."""
@@ -66,6 +86,18 @@ class FileLock:
         if self._fd >= 0:
             self._disk.close(self._fd)  # closing the last descriptor unlocks
             self._fd = -1
+
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A child must not keep its dead parent's leases; closing its copies leaves the parent's locked."""
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class AppendLock:

@@ -695,6 +695,11 @@ class Partition:
         return self.closed or bool(self.head.load().flags & DELETED)
 
     @property
+    def fenced(self) -> bool:
+        """Whether this process knows that a sync failed."""
+        return bool(self.state & FENCED)
+
+    @property
     def dirty(self) -> bool:
         """Whether a sync would help: nothing does once the log is fenced, or is needed once it is deleted."""
         return self._fd >= 0 and self.written > self.synced and not self.state & (FENCED | DELETED)

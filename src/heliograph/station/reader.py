@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch, Problem
 from heliograph.limits import WAIT_SLICE_S
@@ -42,7 +43,8 @@ class MessageRange:
 
     def next(self, timeout_s: float) -> list[Message]:
         """Some more messages; none if nothing came within the time, or the range holds no more."""
-        batch = self._cursor.pull()
+        with explaining(f"cannot read channel '{self._channel}'"):
+            batch = self._cursor.pull()
         if batch is None:
             self._dry = True
             if self._last is None:

@@ -18,7 +18,7 @@ from heliograph.config import Config
 from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
 from heliograph.delivery.ports import OnGap, OverflowPolicy
-from heliograph.disk import SYSTEM_DISK, Disk
+from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
@@ -150,6 +150,7 @@ class Station:
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
+    @explaining("cannot subscribe")
     def subscribe(
         self,
         channel: str,
@@ -240,6 +241,7 @@ class Station:
         """
         return iter(self.open_range(channel, start, end, follow, on_gap))
 
+    @explaining("cannot read")
     def open_range(
         self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None
     ) -> MessageRange:
@@ -253,6 +255,7 @@ class Station:
             last = None if follow else self.engine.bounds(channel).next
         return MessageRange(self.engine, channel, 0, first, last, on_gap)
 
+    @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
         """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
         for name in [check_name(channel)] if channel is not None else self.engine.channel_names():
@@ -262,6 +265,7 @@ class Station:
                 return message_at(self.engine, name, 0, offset)
         return None
 
+    @explaining("cannot redact")
     def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:
         """Take a message out of the log for good; its line becomes blank, all offsets stay. Audited."""
         message = self.get(id, channel)
@@ -273,19 +277,23 @@ class Station:
 
     # -- channels ---------------------------------------------------------------------------------------------
 
+    @explaining("cannot list the channels")
     def channels(self) -> list[ChannelInfo]:
         """Every channel of the station."""
         return self._observer.channels()
 
+    @explaining("cannot describe the channel")
     def channel(self, name: str) -> ChannelInfo:
         """One channel as it is now."""
         return self._observer.channel(name)
 
+    @explaining("cannot create the channel")
     def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
         """Make a channel, with settings of its own where given (see ChannelSettings)."""
         self.engine.create(check_publishable(name), _channel_settings(settings), exist_ok=False)
         return self.channel(name)
 
+    @explaining("cannot alter the channel")
     def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
         """Change a channel's settings; None goes back to the station's."""
         changed = _channel_settings(settings)
@@ -299,6 +307,7 @@ class Station:
         )
         return self.channel(name)
 
+    @explaining("cannot delete the channel")
     def delete_channel(self, name: str) -> None:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
@@ -309,6 +318,7 @@ class Station:
         self.engine.delete(name)
         self._meters.forget([name])
 
+    @explaining("cannot trim")
     def trim(self, channel: str | None = None) -> list[Trimmed]:
         """Apply retention, rotation by age and compression now instead of within seconds."""
         self.engine.check_writable()
@@ -316,10 +326,12 @@ class Station:
 
     # -- subscriptions ----------------------------------------------------------------------------------------
 
+    @explaining("cannot list the subscriptions")
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not."""
         return self._observer.subscriptions(channel)
 
+    @explaining("cannot seek")
     def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
         """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live."""
         check_name(channel)
@@ -351,6 +363,7 @@ class Station:
         position = Position(self.engine.incarnation(channel), target, last.id if last else "", now_us)
         self.engine.save_position(channel, name, 0, position)
 
+    @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
         """Remove a durable subscription's position. It must not be live."""
         check_name(channel)
@@ -367,6 +380,7 @@ class Station:
 
     # -- numbers and life ---------------------------------------------------------------------------------------
 
+    @explaining("cannot collect the numbers")
     def stats(self) -> StationStats:
         """Counts, rates, lag and latencies of everything, at this moment."""
         self.engine.check_open()
@@ -381,6 +395,7 @@ class Station:
             subscriptions=[subscription.stats() for subscription in live],
         )  # fmt: skip
 
+    @explaining("cannot sync")
     def sync(self) -> None:
         """Make everything durable that this process has published (durability ``interval`` and ``os``)."""
         self.engine.sync()
@@ -390,6 +405,7 @@ class Station:
         """Whether it was closed, or belongs to the parent of this forked process."""
         return self.engine.closed
 
+    @explaining("cannot close in order")
     def close(self) -> None:
         """Stop the subscriptions after their current message, sync, and let go of the directory."""
         if self.engine.closed:

@@ -9,10 +9,12 @@ import logging
 import threading
 from typing import Final
 
+from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound
 from heliograph.log import indexing, retention, segments
 from heliograph.log.compress import compress_segment
+from heliograph.log.head import FENCED
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
@@ -56,11 +58,24 @@ class Upkeep:
             if not lease.try_exclusive():
                 if only is None and threading.current_thread() is self._thread:
                     return []
-                lease.exclusive()
-            names = self._engine.channel_names() if only is None else [only]
-            return [trimmed for name in names for trimmed in self._tidy_channel(name)]
+                lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+            return self._tidy(self._engine.channel_names() if only is None else [only])
         finally:
             lease.release()
+
+    def _tidy(self, names: list[str]) -> list[Trimmed]:
+        """Each of the channels, though one may fail."""
+        done: list[Trimmed] = []
+        errors: list[HeliographError] = []
+        for name in names:
+            try:
+                with explaining(f"cannot tidy channel '{name}'"):
+                    done += self._tidy_channel(name)
+            except HeliographError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return done
 
     def _tidy_channel(self, name: str) -> list[Trimmed]:
         try:
@@ -91,6 +106,8 @@ class Upkeep:
 
     def _rotate_old(self, partition: Partition, age_us: int) -> None:
         fields = partition.fields()
+        if fields.flags & FENCED:
+            return
         if age_us and fields.written and fields.created_us < self._engine.clock.time_ns() // 1000 - age_us:
             partition.rotate()
 
