@@ -336,3 +336,29 @@ def test_ctrl_c_ends_following_with_130_and_sigterm_with_0(data: Path, station: 
         returned, _, err = child.end()
         assert (returned, err) == (code, "")
     wait_until(lambda: True)
+
+
+def test_closed_standard_streams_are_no_way_into_the_log(data: Path) -> None:
+    with hg.open(data) as station:
+        station.publish_many("alerts", range(3))
+    helio = f"{sys.executable} -m heliograph.cli -d {data}"
+    command = f"{helio} sub alerts --name w --start first --count 3 --exec 'echo out; echo err >&2' <&- >&- 2>&-"
+    subprocess.run(["bash", "-c", command], check=True)
+    result = subprocess.run([*helio.split(), "verify", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout)["lines"] == 3
+
+
+def test_a_background_job_that_shall_ignore_ctrl_c_does(station: hg.Station, data: Path) -> None:
+    station.publish("alerts", 1)
+    script = f"""
+    trap '' INT
+    {sys.executable} -m heliograph.cli -d {data} read alerts --follow --json &
+    sleep 1; kill -INT $!; sleep 0.5; kill -0 $! && echo alive; kill $!
+    """
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert "alive" in result.stdout
+
+
+def test_an_empty_directory_name_is_refused_not_taken_for_the_default(helio: Helio) -> None:
+    one_line_error(CliRunner().invoke(cli, ["-d", "", "channels", "list"]), 2)
+    one_line_error(CliRunner().invoke(cli, ["-c", "", "channels", "list"]), 2)

@@ -22,7 +22,7 @@ def test_validate_tells_right_from_wrong(helio: Helio, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("storage:\n  durability: interval\n")
     bad.write_text("storage:\n  durabilty: interval\n")
-    assert helio("config", "validate", good).stdout == "valid\n"
+    assert helio("config", "validate", good).stdout == f"{good}: valid\n"
     result = helio("config", "validate", bad)
     assert result.exit_code == 1
     assert "storage.durability" in result.stdout

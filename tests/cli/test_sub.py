@@ -236,14 +236,14 @@ def test_a_command_that_leaves_something_running_holds_up_nothing(helio: Helio, 
 def test_commands_of_different_keys_run_at_once(
     data: Path, station: hg.Station, spawn: type[Child], tmp_path: Path
 ) -> None:
-    for key in "abcd":
-        station.publish("jobs", key, key=key)
-    # Each waits for the other: one alone would never end.
-    script = (
-        f"touch {tmp_path}/$HELIOGRAPH_KEY; while [ $(ls {tmp_path} | grep -c '^[ab]$') -lt 2 ]; do sleep 0.05; done"
-    )
+    for n in range(20):
+        station.publish("jobs", n, key=f"key-{n}")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    # Each waits for another one to begin: one after the other they would never end.
+    script = f"touch {begun}/$HELIOGRAPH_KEY; while [ $(ls {begun} | wc -l) -lt 2 ]; do sleep 0.05; done"
     child = spawn("sub", "jobs", "--name", "worker", "--start", "first", "--concurrency", "8", "--exec", script)
-    wait_until(lambda: offset_of(data, "jobs", "worker") == 4)
+    wait_until(lambda: offset_of(data, "jobs", "worker") == 20)
     child.signal(signal.SIGTERM)
     assert child.end()[0] == 0
 

@@ -14,7 +14,7 @@ class NotConfirmed(HeliographError):
 def answer(question: str) -> str:
     """What a person types; questions go to stderr, because stdout may be read by a program."""
     print(question, end=" ", file=sys.stderr, flush=True)
-    line = sys.stdin.readline() if sys.stdin is not None else ""
+    line = sys.stdin.readline()
     if not line.endswith("\n") or not sys.stdin.isatty():
         print(file=sys.stderr)  # nobody pressed return: what follows begins on its own line
     return line.strip()

@@ -13,6 +13,7 @@ from heliograph.cli.ask import confirm_name
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command, group
 from heliograph.cli.names import channel_argument
+from heliograph.cli.settings import human
 from heliograph.log.channel import ChannelSettings
 
 if TYPE_CHECKING:
@@ -130,13 +131,8 @@ def _setting_rows(own: ChannelSettings, effective: ChannelSettings) -> list[tupl
     rows = []
     for field, setting in _SETTINGS.items():
         whose = "this channel" if getattr(own, field) is not None else "the station"
-        rows.append((field, _human(setting, getattr(effective, field)), whose))
+        rows.append((field, human(setting, getattr(effective, field)), whose))
     return rows
-
-
-def _human(setting: configs.Setting, value: Any) -> str:
-    value = configs.to_human(setting, value)
-    return output.cell(value) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @command(
@@ -194,7 +190,7 @@ def _print_changed(common: Common, station: Station, info: ChannelInfo, what: st
         output.document(plain(info))
     elif not common.quiet:
         own = [
-            f"{field} {_human(setting, value)}"
+            f"{field} {human(setting, value)}"
             for field, setting in _SETTINGS.items()
             if (value := getattr(info.settings, field)) is not None
         ]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heliograph.errors import NotFound
+from heliograph.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from heliograph.config import Config
@@ -30,11 +30,13 @@ class Common:
         """Everything that was said: options, environment, file, defaults."""
         from heliograph import config
 
+        if self.config_file == "":
+            raise ConfigError("--config names no file")
         if self.data is not None:
             settings["data_dir"] = self.data
         return config.load(self.config_file, **settings)
 
-    def open(self, *, write: bool = False, create: bool = False, **settings: Any) -> Station:
+    def open(self, *, write: bool = False, create: bool = False, announce: bool = True, **settings: Any) -> Station:
         """The station. Only ``create`` makes a new one; without ``write`` no trace is left."""
         import heliograph as hg
 
@@ -44,7 +46,7 @@ class Common:
         if new and not create:
             raise NotFound(missing(config))
         station = hg.open(config=config, read_only=not (write or create))
-        if new:
+        if new and announce:
             self.note(f"made a new station '{station.name}' in {station.path}")
         return station
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
+
+if TYPE_CHECKING:
+    from heliograph.admin.doctor import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red"}
 
@@ -34,15 +39,15 @@ def doctor(common: Common) -> int:
     if common.json:
         output.document({"path": config.storage.data_dir, "ok": not bad, "findings": plain(findings)})
     else:
-        output.table(
-            ["CHECK", "STATUS", "~FOUND"],
-            [
-                (finding.name, output.Mark(finding.status, _STYLES[finding.status]), finding.value)
-                for finding in findings
-                if finding.status != "ok" or not common.quiet
-            ],
-        )
-        for finding in findings:
-            if finding.advice:
-                print(output.cell(f"{finding.name}: {finding.advice}"))
+        shown = [finding for finding in findings if finding.status != "ok" or not common.quiet]
+        if shown:
+            output.table(["CHECK", "STATUS", "~FOUND"], [_row(finding) for finding in shown])
+        advice = [(finding.name, finding.advice) for finding in shown if finding.advice]
+        if advice:
+            print()
+            output.facts(advice)
     return exits.BAD if bad else exits.OK
+
+
+def _row(finding: Finding) -> tuple[str, output.Mark, str]:
+    return finding.name, output.Mark(finding.status, _STYLES[finding.status]), finding.value

@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 import click
 
 from heliograph.cli import exits, output
-from heliograph.cli.common import Common, report
+from heliograph.cli.common import Common, one_line, report
 from heliograph.cli.signals import Terminated, raising
 
 Function = Callable[..., Any]
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value and param.name is not None:
+    if value is not None and value is not False and param.name is not None:
         setattr(ctx.ensure_object(Common), param.name, value)
 
 
@@ -126,12 +126,8 @@ class Root(HelioGroup):
         try:
             result = super().main(*args, **extra)
             code = result if isinstance(result, int) else exits.OK
-        except click.exceptions.NoArgsIsHelpError as error:
-            print(error.format_message())
-            code = exits.USAGE
         except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx is not None else "helio"
-            _complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+            _show_usage(error)
             code = exits.USAGE
         except click.ClickException as error:
             _complain(error.format_message())
@@ -165,9 +161,15 @@ class Root(HelioGroup):
             return exits.code_of(error)
 
 
-def _complain(text: str) -> None:
-    from heliograph.cli.common import one_line
+def _show_usage(error: click.UsageError) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":  # newer versions of click say so with an error
+        print(error.format_message())
+        return
+    path = error.ctx.command_path if error.ctx is not None else "helio"
+    _complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
 
+
+def _complain(text: str) -> None:
     print(f"error: {one_line(text[:1].lower() + text[1:])}", file=sys.stderr, flush=True)
 
 

@@ -38,12 +38,10 @@ def init(common: Common, directory: str | None, name: str | None) -> None:
     common.data = directory or common.data
     settings: dict[str, Any] = {} if name is None else {"name": name}
     new = not station_in(common.config(**settings))
-    quiet, common.quiet = common.quiet, True  # the line below says it better
-    with common.open(create=True, **settings) as station:
-        common.quiet = quiet
+    with common.open(create=True, announce=False, **settings) as station:
         if common.json:
             output.document({"name": station.name, "path": str(station.path), "created": new})
-        elif not quiet:
+        elif not common.quiet:
             what = "made" if new else "there is already"
             print(f"{what} station '{station.name}' in {station.path}")
             if new:

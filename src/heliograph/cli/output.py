@@ -35,6 +35,10 @@ def prepare() -> None:
     With PYTHONUNBUFFERED (many containers set it) there is no buffer, so that each line would be a system
     call, and a partial write would go unnoticed: then there is one, and what has to be seen is flushed.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # It was closed (`>&-`). Its number must not go to a log, where a command's output would end up.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     raw: Any = sys.stdout.buffer
@@ -46,14 +50,12 @@ def prepare() -> None:
 
 def write(data: bytes) -> None:
     """Bytes to stdout, in their place between what is printed."""
-    if sys.stdout is not None:
-        sys.stdout.buffer.write(data)
+    sys.stdout.buffer.write(data)
 
 
 def flush() -> None:
     """Everything out; here a closed pipe or a full disk shows."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def discard() -> None:
@@ -77,7 +79,7 @@ def discard_if_broken() -> bool:
 def document(value: Any) -> None:
     """One JSON document; indented for a person, one line for a program."""
     encoded = msgspec.json.encode(value)
-    if sys.stdout is not None and sys.stdout.isatty():
+    if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
     write(encoded + b"\n")
 
@@ -203,6 +205,13 @@ class Mark(NamedTuple):
 
 def _style(value: Any) -> str:
     return value.style if isinstance(value, Mark) else ""
+
+
+def heading(text: str) -> None:
+    """A line that stands out on a terminal."""
+    from rich.text import Text
+
+    console().print(Text(text, style="bold"))
 
 
 def facts(pairs: Sequence[tuple[str, Any]]) -> None:

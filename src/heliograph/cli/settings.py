@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from heliograph import config as configs
@@ -65,12 +67,12 @@ def validate(common: Common, file: str | None) -> int:
         if common.json:
             output.document({"valid": False, "error": str(error)})
         else:
-            print(f"not valid: {one_line(str(error))}")
+            print(f"{common.config_file or 'the environment'}: not valid: {one_line(str(error))}")
         return exits.BAD
     if common.json:
         output.document({"valid": True, "error": None})
     elif not common.quiet:
-        print("valid")
+        print(f"{common.config_file or 'the environment'}: valid")
     return exits.OK
 
 
@@ -105,10 +107,17 @@ def describe(common: Common, key: str | None) -> None:
         _explain(one)
 
 
+def human(setting: configs.Setting, value: Any) -> str:
+    """A setting's value as a person would write it."""
+    value = configs.to_human(setting, value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return output.cell(value) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _explain(setting: configs.Setting) -> None:
-    default = configs.to_human(setting, setting.default)
-    shown = "unset" if default in (None, "") else output.cell(default) if isinstance(default, bool) else default
-    click.secho(setting.key, bold=True)
+    shown = human(setting, setting.default) or "unset"
+    output.heading(setting.key)
     print(click.wrap_text(setting.doc.replace("`", ""), 80, "  ", "  "))
     print(f"  default {shown}; {setting.kind.replace('`', '')}; {setting.env}")
 

@@ -101,7 +101,9 @@ def _handling(numbers: tuple[signal.Signals, ...], handler: Any) -> Iterator[Non
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may; whoever calls from another has signals of their own
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    # What the shell told us to ignore (a job in the background, nohup) stays ignored.
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:
