@@ -9,7 +9,7 @@ from heliograph.engine.files import FilesEngine
 from heliograph.errors import NotFound
 from heliograph.log import segments
 from heliograph.log.head import FENCED
-from heliograph.names import DEAD_LETTER
+from heliograph.names import DEAD_LETTER, check_name
 from heliograph.station.info import ChannelInfo, SubscriptionInfo
 from heliograph.station.reader import message_at
 from heliograph.station.stats import ChannelStats, Meters, PartitionStats
@@ -81,6 +81,9 @@ class Observer:
 
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not."""
+        self._engine.check_open()
+        if channel is not None:
+            check_name(channel)
         known = self._engine.positions.all()
         return [self._subscription(name, own) for name, own in known if channel is None or name == channel]
 

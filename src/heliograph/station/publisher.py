@@ -98,13 +98,13 @@ class Publisher:
 
     def _route(self, channel: str, type_name: str | None) -> _Route:
         """Check channel and type, once for all messages that have them."""
+        self._engine.check_writable()
+        check_publishable(channel)
+        name = DEFAULT_TYPE if type_name is None else self._payloads.checked(type_name)
         key = (channel, type_name, service_name())
         route = self._routes.get(key)
         if route is not None:
             return route
-        self._engine.check_writable()
-        check_publishable(channel)
-        name = DEFAULT_TYPE if type_name is None else self._payloads.checked(type_name)
         infers = type_name is None and self._payloads.registered > 0
         plain = not infers and self._payloads.decoder(name) is None
         route = _Route(template(channel, name, self._source()), name, self._meters.of(channel), plain=plain)
@@ -147,7 +147,10 @@ class Publisher:
         message_id: str | None, wait: float | None,
     ) -> Receipt:  # fmt: skip
         """Publish one message from this thread."""
-        route = self._routes.get((channel, type_name, service_name())) or self._route(channel, type_name)
+        try:
+            route = self._routes[channel, type_name, service_name()]
+        except (KeyError, TypeError):
+            route = self._route(channel, type_name)
         meter = route.meter
         started_ns = self._monotonic_ns()
         now_us = self._time_ns() // 1000
@@ -170,7 +173,10 @@ class Publisher:
 
         Anything out of the ordinary goes the general way.
         """
-        route = self._routes.get((channel, type_name, service_name())) or self._route(channel, type_name)
+        try:
+            route = self._routes[channel, type_name, service_name()]
+        except (KeyError, TypeError):
+            route = self._route(channel, type_name)
         if (
             self._always
             or not route.plain
