@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     short_help="Show channels and subscriptions in numbers.",
     examples="""
 helio stats
-helio stats --watch  # again every two seconds
-helio stats --watch --interval 10 --json  a line every ten seconds
+helio stats --watch                       # again every two seconds
+helio stats --watch --interval 10 --json  # a line every ten seconds
 """,
 )
 @click.option("--watch", "-w", is_flag=True, help="Look again and again, until Ctrl-C.")

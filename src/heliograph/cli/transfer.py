@@ -28,7 +28,7 @@ helio export alerts --where 'data.level>=3' | gzip > important.ndjson.gz
 )
 @channel_argument
 @click.option(
-    "--start", default="first", show_default=True, metavar="WHERE", help="Where to begin: as of 'helio read'."
+    "--start", default="first", show_default=True, metavar="WHERE", help="Where to begin: as for 'helio read'."
 )
 @click.option("--end", metavar="WHERE", help="Where to end, that one excluded.  [default: what is there now]")
 @where_option
