@@ -12,7 +12,8 @@ FIRST, COUNT = 100, 8
 
 def stretch() -> bytes:
     bodies = [b'{"id":"%d"' % number for number in range(COUNT)]
-    return lines.stamp(bodies, [google_crc32c.value(body) for body in bodies], lines.origin_place(b"host1.k3f9q2", 0), FIRST)
+    place = lines.origin_place(b"host1.k3f9q2", 0)
+    return lines.stamp(bodies, [google_crc32c.value(body) for body in bodies], place, FIRST)
 
 
 @pytest.mark.parametrize("expected_next", [None, FIRST + COUNT])

@@ -26,9 +26,9 @@ from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import index, inspection, redact, segments
 from heliograph.log.head import Fields
+from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place
-from heliograph.log.partition import ChannelGone, Evicted
 from heliograph.station import Station
 
 _extend, _crc = google_crc32c.extend, google_crc32c.value

@@ -11,7 +11,8 @@ from heliograph.engine.files import FilesEngine
 from heliograph.log import channel as channels
 from heliograph.log import inspection, redact, repair, segments
 from heliograph.log.channel import ChannelFile
-from heliograph.log.partition import Evicted, Partition
+from heliograph.log.held import Evicted
+from heliograph.log.partition import Partition
 
 
 class Mender:

@@ -32,8 +32,9 @@ from heliograph.log.channel import ChannelFile, ChannelSettings
 from heliograph.log.commit import GroupCommit, Ticket
 from heliograph.log.directory import DataDirectory
 from heliograph.log.head import Fields
+from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
 from heliograph.log.locks import FileLock
-from heliograph.log.partition import ChannelGone, Evicted, Identity, Limit, Partition
+from heliograph.log.partition import Partition
 from heliograph.log.readonly import ReadOnlyLog
 from heliograph.message import Gap, PayloadDecoder
 from heliograph.names import DEAD_LETTER, check_name

@@ -11,7 +11,8 @@ from heliograph.engine.batches import SharedBatches
 from heliograph.engine.watch import Watcher
 from heliograph.errors import Busy
 from heliograph.log.commit import GroupCommit
-from heliograph.log.partition import ChannelGone, Evicted, Partition
+from heliograph.log.held import ChannelGone, Evicted
+from heliograph.log.partition import Partition
 from heliograph.log.readonly import ReadOnlyLog
 
 _T = TypeVar("_T")

@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 
 from heliograph.errors import Busy, HeliographError, OutcomeUnknown
 from heliograph.limits import GROUP_BYTES_MAX
+from heliograph.log.groups import Group
+from heliograph.log.held import Evicted
 from heliograph.log.lines import fill
-from heliograph.log.partition import Evicted, Group, Partition
+from heliograph.log.partition import Partition
 
 
 class Ticket(Group):

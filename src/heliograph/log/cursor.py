@@ -20,7 +20,7 @@ from heliograph.disk import Disk
 from heliograph.errors import Damaged
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
 from heliograph.log import index, indexing, lines, segments
-from heliograph.log.partition import Limit
+from heliograph.log.held import Limit
 
 _extend = google_crc32c.extend
 CHUNK_ENTRIES_MAX = CHUNK_BYTES // INDEX_STRIDE_BYTES + 1

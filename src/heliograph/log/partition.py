@@ -1,72 +1,30 @@
 """One partition's log as its writers see it: append, rotate, sync, fence.
 
-Every change of the log happens here, under the partition's mutex (threads) and its append lock (processes):
-
-    enter   take the lock; read the head; if another process died while appending, repair first
-    write   rotate if the segment is full, one write
-    leave   move the head; free the lock (or keep it, see AppendLock); wake readers
-
-Syncing happens outside both, so that others append meanwhile: `synced` then moves under the lock to what was
-written before the sync began. A failed sync fences the log in the head, for every process.
+Every change of the log happens here, under the partition's mutex and its append lock (see held.py). Syncing
+happens outside both, so that others append meanwhile: `synced` then moves under the lock to what was written
+before the sync began. A failed sync fences the log in the head, for every process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 
-from heliograph.clock import Clock
-from heliograph.disk import Disk, explain
+from heliograph.disk import explain
 from heliograph.errors import Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
-from heliograph.log import index, indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, SEQUENCE, Fields, Head, TornHead
-from heliograph.log.lines import Form, origin_place, stamp, stamp_batch
-from heliograph.log.locks import AppendLock
-from heliograph.log.news import News
+from heliograph.log import index, segments
+from heliograph.log.groups import Group
+from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
+from heliograph.log.held import HeldLog
+from heliograph.log.lines import Form
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
-
-
-class ChannelGone(HeliographError):
-    """The channel was deleted while this partition was open. Whoever catches it opens the channel again."""
-
-
-class Evicted(HeliographError):
-    """The partition was closed to make room for others. Whoever catches it opens it again."""
-
-
-class Identity(NamedTuple):
-    """What the channel tells its partitions; read again whenever the head's generation moves."""
-
-    origin: bytes  # station.incarnation
-    segment_bytes: int
-    segment_age_us: int
-
-
-class Owner(Protocol):
-    """What a partition asks of its channel."""
-
-    def identity(self) -> Identity: ...
-    def lost(self, partition: int, report: recovery.Recovered) -> None: ...
-
-
-class Limit(NamedTuple):
-    """How far readers may go, with what is needed to check it."""
-
-    first: int  # smallest offset that is left
-    next: int  # the offset after the last that may be read
-    base: int  # the active segment,
-    end: int  # how many of its bytes,
-    crc: int  # and their checksum
-    append_us: int
 
 
 class Mark(NamedTuple):
@@ -78,302 +36,10 @@ class Mark(NamedTuple):
     crc: int
 
 
-class Group:
-    """Bodies that get consecutive offsets; an atomic one survives a crash whole or not at all."""
-
-    __slots__ = ("atomic", "bodies", "count", "crcs", "first", "max_us", "min_us", "now_us")
-
-    def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
-        self.bodies = bodies
-        self.crcs = crcs
-        self.count = len(bodies)
-        self.now_us = self.min_us = self.max_us = now_us  # event times differ only where the publisher set them
-        self.atomic = atomic
-        self.first = -1
-
-    def lines(self, place: bytes, first: int) -> bytes:
-        """What is written: under the lock, where the place of the first is known."""
-        finish = stamp_batch if self.atomic else stamp
-        return finish(self.bodies, self.crcs, place, first)
-
-
-class Partition:
+class Partition(HeldLog):
     """The writing side of one partition in this process."""
 
-    __slots__ = (  # not for memory: attributes of an object with this many are slow without
-        "_always",
-        "_busy_timeout_s",
-        "_clock",
-        "_directory",
-        "_disk",
-        "_fd",
-        "_half_rotated",
-        "_identity",
-        "_identity_generation",
-        "_index_fd",
-        "_lock",
-        "_on_kept",
-        "_origin",
-        "_owner",
-        "_retired",
-        "_rotate_at",
-        "_seen",
-        "_store_moving",
-        "_syncing",
-        "_watched",
-        "_words",
-        "_write_file",
-        "append_us",
-        "base",
-        "closed",
-        "crc",
-        "created_us",
-        "first",
-        "head",
-        "index_count",
-        "last_error",
-        "mutex",
-        "news",
-        "next",
-        "open_first",
-        "open_max_us",
-        "open_min_us",
-        "open_position",
-        "peak_us",
-        "place",
-        "state",
-        "synced",
-        "synced_crc",
-        "synced_next",
-        "used",
-        "written",
-    )
-
-    def __init__(
-        self,
-        place: indexing.Place,
-        owner: Owner,
-        disk: Disk,
-        clock: Clock,
-        *,
-        always: bool,
-        busy_timeout_s: float,
-        on_kept: Callable[[Partition], None],
-    ) -> None:
-        self.place = place
-        self.mutex = threading.Lock()
-        self.closed = False
-        self.used = True  # lately: whoever makes room spares it once
-        self.last_error: str | None = None
-        self._owner = owner
-        self._disk = disk
-        self._write_file = disk.write
-        self._clock = clock
-        self._always = always
-        self._busy_timeout_s = busy_timeout_s
-        self._on_kept = on_kept
-        self._directory: Path = place.directory
-        self.head = Head(self._directory / "head", disk)
-        self.news = News(self._directory / "news", self.head, disk, clock)
-        self._lock = AppendLock(self._directory / "lock", self.head, disk, clock, keep=not always)
-        self._words = self.head.words
-        self._store_moving = self.head.store_moving
-        self._seen = -1  # the head's sequence when we last freed the lock
-        self._watched = False  # whether somebody will give a kept lock back
-        self._half_rotated = False
-        self._fd = self._index_fd = -1
-        self._syncing = 0
-        self._retired: list[int] = []  # descriptors to close once the syncs that use them have returned
-        self._identity_generation = -1
-        self._identity = Identity(b"", 0, 0)
-        self._origin = b""
-        self._rotate_at = -1
-        self._set(Fields(base=-1))
-
-    # -- the head, as this process last saw it ------------------------------------------------------------
-
-    def _set(self, fields: Fields) -> None:
-        (
-            self.next, self.written, self.crc, self.append_us, self.peak_us, self.open_first,
-            self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
-            self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
-        ) = fields  # fmt: skip
-
-    def _store(self) -> None:
-        self.head.store(
-            self.next, self.written, self.crc, self.append_us, self.peak_us, self.open_first,
-            self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
-            self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
-        )  # fmt: skip
-
-    def next_generation(self) -> None:
-        """channel.json changed: every process reads it again before its next append."""
-        self.state += 1 << 8
-
-    def fields(self) -> Fields:
-        """What the head says, without the lock."""
-        try:
-            return self.head.load()
-        except TornHead:
-            return self._mend_head()
-        except ValueError:  # unmapped
-            raise Evicted(str(self._directory)) from None
-
-    def limit(self, *, synced: bool | None = None) -> Limit:
-        """How far readers may go: what is synced, or (durability `interval`, `os`) what is written."""
-        head = self.fields()
-        if head.flags & DELETED:
-            raise ChannelGone(f"{self._directory} was deleted")
-        if self._always if synced is None else synced:
-            return Limit(head.first, head.synced_next, head.base, head.synced, head.synced_crc, head.append_us)
-        return Limit(head.first, head.next, head.base, head.written, head.crc, head.append_us)
-
-    def _mend_head(self) -> Fields:
-        with self.mutex, self.locked_anyhow():
-            return self.head.load()
-
-    # -- the lock -----------------------------------------------------------------------------------------
-
-    def _enter(self) -> None:
-        """Take the lock (unless it was kept) and know the log's end; refuse if it is fenced or deleted."""
-        if not self._lock.held:
-            self._acquire()
-            try:
-                if self.state & (DELETED | FENCED):
-                    self._check_flags()
-                self._look_at_channel()
-            except BaseException:
-                self._release_in_doubt()
-                raise
-
-    def _acquire(self) -> None:
-        """Take the lock and see what other processes did; repair what a dead one left."""
-        if self.closed:
-            raise Evicted(str(self._directory))
-        orphaned = self._lock.acquire(self._busy_timeout_s)
-        if self._words[SEQUENCE] == self._seen and not orphaned and self._fd >= 0:
-            return  # nobody stored anything since we freed the lock
-        try:
-            self._refresh(orphaned)
-        except BaseException as error:
-            self._lock.disown()
-            if isinstance(error, OSError):
-                raise explain(error, f"cannot append to {self._directory}") from error
-            raise
-
-    def _leave(self) -> None:
-        """Say everything in the head; free the lock unless it may be kept."""
-        if not self._lock.may_keep():
-            self._release()
-            return
-        self._store()
-        if not self._watched:
-            self._watched = True
-            self._on_kept(self)
-
-    def _release(self) -> None:
-        """Say everything in the head, then free the lock."""
-        self._store()
-        self._seen = self._words[SEQUENCE]
-        if self._half_rotated:
-            self._half_rotated = False
-            self._lock.disown()  # whoever is next, perhaps we, repairs
-        else:
-            self._lock.release()
-
-    def _release_in_doubt(self) -> None:
-        """After an error: whoever is next, perhaps we, compares the file's size with the head."""
-        self._release()
-        self._seen = -1
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the append lock; the caller holds the mutex. Frees the lock in the end, the head stored."""
-        self._enter()
-        try:
-            yield
-        finally:
-            self._release()
-
-    @contextlib.contextmanager
-    def locked_anyhow(self) -> Iterator[None]:
-        """As `locked`, though the log be fenced."""
-        if not self._lock.held:
-            self._acquire()
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _refresh(self, orphaned: bool) -> None:
-        try:
-            fields = self.head.load()
-        except TornHead:
-            self._repair(None)
-            return
-        if fields.state & (DELETED | FENCED):  # not to be touched: nothing is verified through the page cache
-            self._close_files()
-            self._set(fields)
-            return
-        if fields.base != self.base or self._fd < 0:
-            self._open_segment(fields.base)
-        self._set(fields)
-        if orphaned or self._disk.lseek(self._fd, 0, os.SEEK_END) != fields.written:
-            self._repair(fields)
-
-    def _look_at_channel(self) -> None:
-        """Read channel.json again if it changed."""
-        generation = self.state >> 8
-        if generation != self._identity_generation:
-            self._identity = identity = self._owner.identity()
-            self._origin = origin_place(identity.origin, self.place.number)
-            # Segments that also rotate by age are looked at one append at a time.
-            self._rotate_at = -1 if identity.segment_age_us else identity.segment_bytes
-            self._identity_generation = generation
-
-    def _check_flags(self) -> None:
-        if self.state & DELETED:
-            raise ChannelGone(f"{self._directory} was deleted")
-        if self.state & FENCED:
-            raise Fenced(
-                f"{self._directory} is fenced: a sync failed, so what was written last may be lost. "
-                "Check the disk, then run 'helio verify --repair'."
-            )
-
-    def _repair(self, trusted: Fields | None) -> None:
-        """The last writer died between its write and its word in the head; find the end of the log."""
-        now_us = self._clock.time_ns() // 1000
-        report = recovery.recover(self.place, self._disk, trusted, now_us)
-        if trusted is not None and report.fields.next < trusted.next:
-            self._owner.lost(self.place.number, report)  # the file shrank: somebody may have seen what is gone
-            fields = report.fields._replace(state=trusted.state + (1 << 8))
-            self._identity_generation = -1
-        else:
-            fields = report.fields
-        self._open_segment(fields.base)
-        self._set(fields)
-        self._store()
-
-    def _open_segment(self, base: int) -> None:
-        self._close_files()
-        flags = os.O_RDWR | os.O_APPEND
-        self._fd = self._disk.open(segments.path_of(self._directory, base), flags)
-        path = segments.path_of(self._directory, base, segments.INDEX)
-        self._index_fd = self._disk.open(path, os.O_RDWR | os.O_CREAT)
-
-    def _close_files(self) -> None:
-        for fd in (self._fd, self._index_fd):
-            if fd >= 0:
-                self._retired.append(fd)
-        self._fd = self._index_fd = -1
-        self._close_retired()
-
-    def _close_retired(self) -> None:
-        """A descriptor that wrote stays open until its sync returned: to it the kernel reports a failure."""
-        if not self._syncing:
-            for fd in self._retired:
-                self._disk.close(fd)
-            self._retired.clear()
+    __slots__ = ()
 
     # -- appending ----------------------------------------------------------------------------------------
 
@@ -381,72 +47,62 @@ class Partition:
         """Append groups of bodies with one write; afterwards each knows its first offset."""
         with self.mutex:
             self._enter()
-            try:
-                self._append(groups)
-            except OSError as error:
-                self._release_in_doubt()
-                raise explain(error, f"cannot append to {self._directory}") from error
-            except BaseException:
-                self._release_in_doubt()
-                raise
+            self._append(groups)
             self._leave()
         self.news.tell()
 
     def append_one(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
-        """Append one message that needs no sync: as `append`, in as few steps as possible. Returns the offset."""
+        """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
         with self.mutex:
-            position = self.written
-            if position > self._rotate_at or not self._lock.held:
+            if self.written > self._rotate_at or not self._lock.held:
                 return self._append_one_entering(form.body % (id_bytes, microseconds, encoded), now_us)
-            offset = self.next
-            line = form.line if form.origin is self._origin else form.suit(self._origin)
-            data = line % (id_bytes, microseconds, encoded, offset)
-            data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
-            size = len(data)
             try:
-                if (done := self._write_file(self._fd, data)) != size:
-                    self._disk.write_all(self._fd, memoryview(data)[done:])
+                return self._append_form(form, id_bytes, microseconds, encoded, now_us)
             except OSError as error:
                 self._undo_write()
                 self._release_in_doubt()
                 raise explain(error, f"cannot append to {self._directory}") from error
-            self.next = following = offset + 1
-            self.written = position = position + size
-            self.crc = whole = _extend(self.crc, data)
-            self.used = True
-            if now_us > self.append_us:
-                self.append_us = now_us
-                if now_us > self.peak_us:
-                    self.peak_us = now_us
-            if self.open_first == offset:
-                self.open_min_us = self.open_max_us = now_us
-            elif now_us > self.open_max_us:
-                self.open_max_us = now_us
-            elif now_us < self.open_min_us:
-                self.open_min_us = now_us
-            if position - self.open_position >= INDEX_STRIDE_BYTES:
-                self._write_index_entry()
-                self._store()
-            else:
-                self._store_moving(following, position, whole)
-            words = self._words
-            if words[NEWS_WANTED] or self.news.waiting:
-                self.news.tell()
-            if words[LOCK_WANTED]:
-                self._leave()
-            return offset
+            except BaseException:  # Ctrl-C between the write and the word of it
+                self._disown()
+                raise
+
+    def _append_form(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
+        offset = self.next
+        line = form.line if form.origin is self._origin else form.suit(self._origin)
+        data = line % (id_bytes, microseconds, encoded, offset)
+        data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
+        if (done := self._write_file(self._fd, data)) != len(data):
+            self._disk.write_all(self._fd, memoryview(data)[done:])
+        self.next = following = offset + 1
+        self.written = position = self.written + len(data)
+        self.crc = whole = _extend(self.crc, data)
+        self.used = True
+        if now_us > self.append_us:
+            self.append_us = now_us
+            if now_us > self.peak_us:
+                self.peak_us = now_us
+        if self.open_first == offset:
+            self.open_min_us = self.open_max_us = now_us
+        elif now_us > self.open_max_us:
+            self.open_max_us = now_us
+        elif now_us < self.open_min_us:
+            self.open_min_us = now_us
+        if position - self.open_position >= INDEX_STRIDE_BYTES:
+            self._write_index_entry()
+            self._store()
+        else:
+            self._store_moving(following, position, whole)
+        words = self._words
+        if words[NEWS_WANTED] or self.news.waiting:
+            self.news.tell()
+        if words[LOCK_WANTED]:
+            self._leave()
+        return offset
 
     def _append_one_entering(self, body: bytes, now_us: int) -> int:
         group = Group((body,), (_value(body),), now_us)
         self._enter()
-        try:
-            self._append((group,))
-        except OSError as error:
-            self._release_in_doubt()
-            raise explain(error, f"cannot append to {self._directory}") from error
-        except BaseException:
-            self._release_in_doubt()
-            raise
+        self._append((group,))
         self._leave()
         self.news.tell()
         return group.first
@@ -459,14 +115,7 @@ class Partition:
         """
         with self.mutex:
             self._enter()
-            try:
-                self._append(groups)
-            except OSError as error:
-                self._release_in_doubt()
-                raise explain(error, f"cannot append to {self._directory}") from error
-            except BaseException:
-                self._release_in_doubt()
-                raise
+            self._append(groups)
             mark = Mark(self.base, self.written, self.next, self.crc)
             fd = self._fd
             self._syncing += 1
@@ -475,6 +124,17 @@ class Partition:
         self._sync(fd, mark)
 
     def _append(self, groups: Sequence[Group]) -> None:
+        """Write the groups; the lock is freed if that fails."""
+        try:
+            self._write_groups(groups)
+        except OSError as error:
+            self._release_in_doubt()
+            raise explain(error, f"cannot append to {self._directory}") from error
+        except BaseException:  # Ctrl-C, or the log was fenced while rotating
+            self._disown()
+            raise
+
+    def _write_groups(self, groups: Sequence[Group]) -> None:
         following = self.next
         parts = []
         for group in groups:
@@ -548,7 +208,7 @@ class Partition:
         try:
             self._disk.fdatasync(self._fd)
         except OSError as error:
-            self._fence(error)
+            self._fence()
             raise Fenced(f"{self._directory} is fenced: syncing a full segment failed ({error})") from error
         base = self.next
         path = segments.path_of(self._directory, base)
@@ -600,7 +260,7 @@ class Partition:
         except OSError as error:
             with self.mutex:
                 self._syncing -= 1
-                self._fence(error)
+                self._fence()
                 if self._lock.held:  # who keeps the lock would not look for the fence
                     self._release()
                 self._close_retired()
@@ -608,9 +268,11 @@ class Partition:
                 f"syncing {self._directory} failed ({error}): what was just written may or may not survive. "
                 "The log is fenced; check the disk, then run 'helio verify --repair'."
             ) from error
-        except BaseException:
+        except BaseException:  # Ctrl-C: what is written stays written, whether it is synced is not known
             with self.mutex:
                 self._syncing -= 1
+                if self._lock.held:
+                    self._disown()
             raise
         with self.mutex:
             self._syncing -= 1
@@ -628,9 +290,8 @@ class Partition:
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
         self._leave()
 
-    def _fence(self, error: OSError) -> None:
+    def _fence(self) -> None:
         """Close the log for every process. The caller holds the mutex."""
-        self.last_error = f"sync failed: {error}"
         held = self._lock.held
         if not held:
             self._acquire()
@@ -647,7 +308,7 @@ class Partition:
             change(self)
 
     def mark_deleted(self) -> None:
-        """Tell every process that has this partition open. The caller holds mutex and lock."""
+        """Tell every process. The caller holds mutex and lock."""
         self.state |= DELETED
 
     def seal(self) -> None:

@@ -6,8 +6,8 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.log import indexing, recovery, segments
 from heliograph.log.head import DELETED, Fields, Head, TornHead
+from heliograph.log.held import ChannelGone, Limit
 from heliograph.log.news import News
-from heliograph.log.partition import ChannelGone, Limit
 
 
 class ReadOnlyLog:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from heliograph.disk import Disk
 from heliograph.log import compress, index, indexing, inspection, lines, recovery, redact, segments
 from heliograph.log.head import FENCED, Fields, TornHead
+from heliograph.log.held import Evicted
 from heliograph.log.indexing import Place
 from heliograph.log.inspection import Segment, Stretch
-from heliograph.log.partition import Evicted, Partition
+from heliograph.log.partition import Partition
 
 
 class Unfenced(NamedTuple):

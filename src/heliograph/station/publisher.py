@@ -17,8 +17,9 @@ from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
 from heliograph.log.commit import FormTicket, Ticket
+from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import TAIL_BYTES_MAX, Form
-from heliograph.log.partition import ChannelGone, Evicted, Partition
+from heliograph.log.partition import Partition
 from heliograph.message import (
     Draft,
     HeaderValue,

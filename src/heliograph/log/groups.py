@@ -1,0 +1,26 @@
+"""What is appended together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.log.lines import stamp, stamp_batch
+
+
+class Group:
+    """Bodies that get consecutive offsets; an atomic one survives a crash whole or not at all."""
+
+    __slots__ = ("atomic", "bodies", "count", "crcs", "first", "max_us", "min_us", "now_us")
+
+    def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
+        self.bodies = bodies
+        self.crcs = crcs
+        self.count = len(bodies)
+        self.now_us = self.min_us = self.max_us = now_us  # event times differ only where the publisher set them
+        self.atomic = atomic
+        self.first = -1
+
+    def lines(self, place: bytes, first: int) -> bytes:
+        """What is written: under the lock, where the place of the first is known."""
+        finish = stamp_batch if self.atomic else stamp
+        return finish(self.bodies, self.crcs, place, first)

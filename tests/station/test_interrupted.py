@@ -1,0 +1,57 @@
+"""Ctrl-C at the worst moment: between a write and the word of it in the head."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.log.held import HeldLog
+from heliograph.log.partition import Partition
+from heliograph.station import open_station
+
+
+@pytest.mark.parametrize("durability", ["always", "os"])
+@pytest.mark.parametrize("step", ["_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"])
+def test_an_interrupted_publish_neither_doubles_an_offset_nor_hangs_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, step: str
+) -> None:
+    with open_station(tmp_path, name="host1", durability=durability) as station:
+        for number in range(3):
+            station.publish("events", number)
+        partition = station.engine.writer("events", 0)
+        interrupted = _interrupt(monkeypatch, partition, step)
+        for number in range(3, 200):
+            try:
+                station.publish("events", number)
+            except KeyboardInterrupt:
+                monkeypatch.undo()
+                _restore(partition)
+        monkeypatch.undo()
+        _restore(partition)
+        found = list(station.read("events"))
+    published = [message.data for message in found]
+    assert [message.offset for message in found] == list(range(len(found)))
+    assert [message.originseq for message in found] == [f"0/{message.offset}" for message in found]
+    assert set(published) >= set(range(200)) - {interrupted[0]} if interrupted else set(published) == set(range(200))
+    assert len(set(published)) == len(published)
+
+
+def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str) -> list[int]:
+    """Raise KeyboardInterrupt at one step of the next publish that comes by it; the number it will hit, if any."""
+    hit: list[int] = []
+
+    def raise_interrupt(*_: Any) -> Any:
+        hit.append(partition.next)
+        raise KeyboardInterrupt
+
+    if step == "_store_moving":
+        partition._store_moving = raise_interrupt  # type: ignore[method-assign,assignment]
+    elif step == "_extend":
+        monkeypatch.setattr("heliograph.log.partition._extend", raise_interrupt)
+    else:
+        monkeypatch.setattr(HeldLog if hasattr(HeldLog, step) else Partition, step, raise_interrupt)
+    return hit
+
+
+def _restore(partition: Partition) -> None:
+    partition._store_moving = partition.head.store_moving
