@@ -1,17 +1,19 @@
 """Ctrl-C at the worst moment: between a write and the word of it in the head."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from heliograph.admin.verify import verify
 from heliograph.log.held import HeldLog
 from heliograph.log.partition import Partition
 from heliograph.station import open_station
 
 
 @pytest.mark.parametrize("durability", ["always", "os"])
-@pytest.mark.parametrize("step", ["_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"])
+@pytest.mark.parametrize("step", ["_write_file", "_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"])
 def test_an_interrupted_publish_neither_doubles_an_offset_nor_hangs_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, step: str
 ) -> None:
@@ -29,6 +31,8 @@ def test_an_interrupted_publish_neither_doubles_an_offset_nor_hangs_the_next(
         monkeypatch.undo()
         _restore(partition)
         found = list(station.read("events"))
+        report = verify(station)
+        assert report.ok, report.troubles
     published = [message.data for message in found]
     assert [message.offset for message in found] == list(range(len(found)))
     assert [message.originseq for message in found] == [f"0/{message.offset}" for message in found]
@@ -44,7 +48,13 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
         hit.append(partition.next)
         raise KeyboardInterrupt
 
-    if step == "_store_moving":
+    def write_and_interrupt(fd: int, data: bytes) -> int:
+        os.write(fd, data)
+        return int(raise_interrupt())
+
+    if step == "_write_file":
+        partition._write_file = write_and_interrupt
+    elif step == "_store_moving":
         partition._store_moving = raise_interrupt  # type: ignore[method-assign,assignment]
     elif step == "_extend":
         monkeypatch.setattr("heliograph.log.partition._extend", raise_interrupt)
@@ -55,3 +65,4 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
 
 def _restore(partition: Partition) -> None:
     partition._store_moving = partition.head.store_moving
+    partition._write_file = os.write
