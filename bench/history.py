@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -41,14 +41,14 @@ def run(bench: Bench) -> list[Row]:
         logs = {"short": path / "short", "long": path / "long"}
         grow(logs["short"], short_bytes)
         grow(logs["long"], long_bytes)
-        opened = bench.measure({name: lambda at=at: open_ms(at) for name, at in logs.items()})  # type: ignore[misc]
+        opened = bench.measure({name: partial(open_ms, at) for name, at in logs.items()})
         with (
             hg.open(logs["short"], durability="interval") as short,
             hg.open(logs["long"], durability="interval") as long,
         ):
             stations = {"short": short, "long": long}
-            published = bench.measure({name: partial_us(publish_us, at) for name, at in stations.items()})
-            resumed = bench.measure({name: partial_us(resume_ms, at) for name, at in stations.items()})
+            published = bench.measure({name: partial(publish_us, at) for name, at in stations.items()})
+            resumed = bench.measure({name: partial(resume_ms, at) for name, at in stations.items()})
     beside = f"{size(long_bytes)} beside {size(short_bytes)}"
     return [
         compare("history", f"{what}, {beside}", rounds, "long", unit=unit, raw="short", goal=GOAL)
@@ -58,11 +58,6 @@ def run(bench: Bench) -> list[Row]:
             ("resume in the middle", resumed, "ms"),
         )
     ]
-
-
-def partial_us(measure: Callable[[hg.Station], float], station: hg.Station) -> Callable[[], float]:
-    """Bind one station."""
-    return lambda: measure(station)
 
 
 def size(count: int) -> str:
@@ -96,7 +91,7 @@ def grow(path: Path, count_bytes: int) -> None:
         station.subscribe(CHANNEL, lambda _: None, name=READER, start="new").close()
 
 
-def open_ms(path: Path, times: int = 5) -> float:
+def open_ms(path: Path, times: int = 9) -> float:
     """From nothing to the first message published: opening a directory alone looks at no log yet."""
     found = []
     for _ in range(times):
@@ -115,7 +110,7 @@ def publish_us(station: hg.Station, times: int = 3000) -> float:
     return (perf_counter() - started) / times * 1e6
 
 
-def resume_ms(station: hg.Station, times: int = 5) -> float:
+def resume_ms(station: hg.Station, times: int = 15) -> float:
     """From ``subscribe`` of a subscription that stopped in the middle of the log to its next message."""
     middle = station.channel(CHANNEL).next // 2
     found = []

@@ -105,7 +105,7 @@ def publish_batches(station: hg.Station, repeat: int) -> None:
 
 def two_processes(bench: Bench) -> list[Row]:
     """Two processes publishing in a loop beside one."""
-    seconds = bench.either(0.8, 0.3)
+    seconds = bench.either(0.8, 0.2)
     with bench.scratch("processes") as path:
         hg.open(path, name="bench").close()
 

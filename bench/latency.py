@@ -14,13 +14,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
 from time import monotonic_ns, sleep
 
 import heliograph as hg
-from bench.harness import Bench, Goal, Row, compare
+from bench.harness import Bench, Goal, Rounds, Row, compare
 from bench.observe import PROC, child, processor_s
 from bench.samples import CHANNEL, PAYLOADS, TYPE
 
@@ -44,20 +45,25 @@ def run(bench: Bench) -> list[Row]:
     count = int(bench.either(300, 60))
     with bench.scratch("latency") as path, ExitStack() as stack:
         contests = prepare(path, stack)
-        samples: dict[str, list[list[float]]] = {name: [] for name in contests}
-
-        def measured(name: str) -> float:
-            samples[name].append(latencies_us(*contests[name], count))
-            return median(samples[name][-1])
-
-        middles = bench.measure({name: lambda name=name: measured(name) for name in contests})  # type: ignore[misc]
-    tails = {name: [percentile_99(found) for found in rounds[1:]] for name, rounds in samples.items()}  # 0: warm-up
-    rows = [
-        compare("latency", f"{way}, {what}", rounds, ours, unit="µs", raw=raw, raw_is=raw_is)
-        for way, (raw_is, raw, ours) in WAYS.items()
-        for what, rounds in (("p50", middles), ("p99", tails))
-    ]
+        rows = []
+        for way, (raw_is, raw, ours) in WAYS.items():
+            middles, tails = measure(bench, {"raw": contests[raw], "ours": contests[ours]}, count)
+            for what, rounds in (("p50", middles), ("p99", tails)):
+                rows.append(compare("latency", f"{way}, {what}", rounds, "ours", unit="µs", raw_is=raw_is))
     return rows + idle(bench)
+
+
+def measure(bench: Bench, contests: dict[str, Contest], count: int) -> tuple[Rounds, Rounds]:
+    """The medians and the 99th percentiles of each round."""
+    tails: Rounds = {name: [] for name in contests}
+
+    def middle(name: str) -> float:
+        found = latencies_us(*contests[name], count)
+        tails[name].append(percentile_99(found))
+        return median(found)
+
+    middles = bench.measure({name: partial(middle, name) for name in contests})
+    return middles, {name: found[1:] for name, found in tails.items()}  # without the warm-up
 
 
 def percentile_99(values: list[float]) -> float:
@@ -188,7 +194,7 @@ def idle(bench: Bench) -> list[Row]:
     """How much of a core a process takes that waits for messages."""
     if not PROC.is_dir():
         return []
-    seconds = bench.either(10.0, 2.0)
+    seconds = bench.either(10.0, 1.0)
     with bench.scratch("idle") as path, child("waiting", str(path)) as pid:
         sleep(1.0)  # starting is not waiting
         began_s, began_ns = processor_s(pid), monotonic_ns()
