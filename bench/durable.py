@@ -23,7 +23,7 @@ RAW = "write + fdatasync, one after the other"
 
 def run(bench: Bench) -> list[Row]:
     """Measure one publisher, many threads, many tasks and batches beside serial syncs."""
-    seconds = bench.either(0.5, 0.25)
+    seconds = bench.either(0.5, 0.1)
     with bench.scratch("durable") as path, hg.open(path / "station", name="bench") as station:
         line = stored_line(station)
         contestants = {
