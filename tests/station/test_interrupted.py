@@ -13,7 +13,9 @@ from heliograph.station import open_station
 
 
 @pytest.mark.parametrize("durability", ["always", "os"])
-@pytest.mark.parametrize("step", ["_write_file", "_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"])
+@pytest.mark.parametrize(
+    "step", ["_write_file", "_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"]
+)
 def test_an_interrupted_publish_neither_doubles_an_offset_nor_hangs_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, step: str
 ) -> None:

@@ -34,6 +34,7 @@ from heliograph.errors import Busy, InvalidMessage, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import retention, segments
 from heliograph.log.locks import FileLock
+from heliograph.log.partition import Partition
 from heliograph.message import Message, new_id
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
@@ -224,13 +225,14 @@ class _Replay:
             journal = msgspec.json.decode(self._engine.disk.read_file(self._journal), type=_Journal)
         except (FileNotFoundError, msgspec.MsgspecError):
             return set()
+        with contextlib.suppress(NotFound):  # a killed run may have published without a word in the head
+            self._engine.write(self._channel, 0, Partition.settle)
         published = self._published(journal)
         offsets = [entry.offset for entry in journal.letters if entry.id in published]
         there = {letter.offset for letter, _ in each(self._station, self._channel, None) if letter.id in published}
         offsets = [offset for offset in offsets if offset in there]
         self.report.resumed = len(offsets)
         if offsets and not self.report.dry_run:
-            self._engine.writer(self._channel, 0).sync_through(self._engine.limit(self._channel, 0, synced=False).next)
             self._engine.redact(self._dead, 0, offsets)
             self.report.removed += len(offsets)
         return published

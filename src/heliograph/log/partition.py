@@ -323,18 +323,20 @@ class Partition(HeldLog):
             self.seal()
             return True
 
-    def sync_through(self, offset: int) -> None:
-        """Make sure that everything before ``offset`` is on disk, whoever wrote it."""
-        try:
-            if self.head.load().synced_next >= offset:
-                return
-        except TornHead:
-            pass  # entering repairs it
+    def settle(self) -> None:
+        """Repair what a dead process left, which it may have written without a word in the head, and sync."""
         with self.mutex:
             self._enter()
             mark = Mark(self.base, self.written, self.next, self.crc)
             self._leave()
         self.sync(mark)
+
+    def sync_through(self, offset: int) -> None:
+        """Make sure that everything before ``offset`` is on disk, whoever wrote it."""
+        with contextlib.suppress(TornHead):  # settling repairs it
+            if self.head.load().synced_next >= offset:
+                return
+        self.settle()
 
     def release_if_idle(self, following: int) -> bool:
         """Give a kept lock back if the next offset still is ``following``. True when it is free."""
