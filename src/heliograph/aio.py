@@ -132,7 +132,7 @@ class AsyncStation:
         self._loop = loop
         self._publisher = station.publisher
         self._engine = station.engine
-        self._waiting: dict[Ticket, asyncio.Future[int]] = {}
+        self._waiting: dict[Ticket, tuple[asyncio.Future[int], str]] = {}
         publishing = station.config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
@@ -197,44 +197,42 @@ class AsyncStation:
 
     async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
         future: asyncio.Future[int] = self._loop.create_future()
-        self._waiting[ticket] = future
-        deadline = self._loop.time() + (self._wait_s if wait is None else wait)
+        self._waiting[ticket] = (future, channel)
         try:
-            while True:
-                try:
-                    await self._submit(channel, ticket)
-                    break
-                except Busy:
-                    if self._loop.time() >= deadline:
-                        raise
-                    await asyncio.sleep(BUSY_PAUSE_S)
+            if not self._engine.submit_if_open(channel, 0, ticket):
+                await self._submit(channel, ticket, self._loop.time() + (self._wait_s if wait is None else wait))
         except BaseException:
             self._waiting.pop(ticket, None)
             raise
-        try:
-            return await future
-        finally:
-            self._publisher.settled(channel, [ticket])
+        return await future
 
-    async def _submit(self, channel: str, ticket: Ticket) -> None:
-        if self._engine.is_open(channel, 0):
-            self._engine.submit(channel, 0, ticket)
-        else:  # opening or making a channel touches the disk: not in the event loop
-            await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+    async def _submit(self, channel: str, ticket: Ticket, deadline: float) -> None:
+        """Opening or making a channel touches the disk, and room may have to be waited for: not in the loop."""
+        while True:
+            try:
+                await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+                return
+            except Busy:
+                if self._loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(BUSY_PAUSE_S)
 
     def _resolved(self, tickets: list[Ticket]) -> None:
         """Called by the committing thread, once per commit."""
         self._loop.call_soon_threadsafe(self._set_results, tickets)
 
     def _set_results(self, tickets: list[Ticket]) -> None:
+        waiting, channel = self._waiting, ""
         for ticket in tickets:
-            future = self._waiting.pop(ticket, None)
+            future, channel = waiting.pop(ticket, (None, channel))
             if future is None or future.done():
                 continue  # cancelled: the message is stored all the same
             if ticket.error is None:
                 future.set_result(ticket.first)
             else:
                 future.set_exception(ticket.error)
+        if channel:
+            self._publisher.settled(channel, tickets)
 
     async def subscribe(
         self,
@@ -349,7 +347,7 @@ class AsyncStation:
     async def close(self) -> None:
         """Stop the subscriptions, sync, and let go of the directory."""
         await self._call(self.sync_station.close)
-        for future in self._waiting.values():
+        for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(StationClosed("the station was closed before this message was stored"))
 

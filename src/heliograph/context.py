@@ -97,7 +97,5 @@ def current() -> Current:
 
 def _checked(what: str, text: object) -> str:
     if not isinstance(text, str) or not text or not text.isprintable() or len(text) > CONTEXT_CHARS_MAX:
-        raise InvalidMessage(
-            f"{what} is a printable text of 1 to {CONTEXT_CHARS_MAX} characters, not {text!r}"
-        )
+        raise InvalidMessage(f"{what} is a printable text of 1 to {CONTEXT_CHARS_MAX} characters, not {text!r}")
     return text

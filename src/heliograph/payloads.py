@@ -103,9 +103,7 @@ class Payloads:
         entry = self._types.get(type_name)
         return type_name, encode(data) if entry is None else self._encode_as(type_name, entry, data)
 
-    def check_and_encode_many(
-        self, type_name: str | None, batch: Sequence[Any]
-    ) -> tuple[list[str], list[bytes]]:
+    def check_and_encode_many(self, type_name: str | None, batch: Sequence[Any]) -> tuple[list[str], list[bytes]]:
         """The type names and JSON of a batch: all of it, or an error that says which one is wrong.
 
         Plain data is checked as a whole, which costs a fraction of checking each.
@@ -166,9 +164,7 @@ def check_type_name(type_name: object) -> None:
     if not isinstance(type_name, str) or not type_name:
         raise InvalidMessage(f"a type name is a text such as com.example.alert.v1, not {type_name!r}")
     if len(type_name) > TYPE_NAME_CHARS_MAX:
-        raise InvalidMessage(
-            f"the type name has {len(type_name)} characters; {TYPE_NAME_CHARS_MAX} are allowed"
-        )
+        raise InvalidMessage(f"the type name has {len(type_name)} characters; {TYPE_NAME_CHARS_MAX} are allowed")
     if not type_name.isprintable():
         raise InvalidMessage(f"the type name {type_name!r} holds characters that cannot be printed")
 
@@ -312,9 +308,7 @@ def _refuse_non_finite(data: Any) -> None:
         path, value = waiting.pop()
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise InvalidMessage(
-                    f"the payload holds {value} at {path}, which JSON cannot hold; use None or text"
-                )
+                raise InvalidMessage(f"the payload holds {value} at {path}, which JSON cannot hold; use None or text")
         elif isinstance(value, dict):
             waiting.extend((f"{path}.{key}", inner) for key, inner in value.items())
         elif isinstance(value, (list, tuple)):

@@ -166,9 +166,7 @@ def describe() -> tuple[Setting, ...]:
         taken = any(other.keyword == leaf for other in found)
         doc = annotation.__metadata__[0].description
         kind = _kind(leaf, annotation.__origin__)
-        found.append(
-            Setting(key, path if taken else leaf, ENV_PREFIX + path.upper(), kind, default, doc, annotation)
-        )
+        found.append(Setting(key, path if taken else leaf, ENV_PREFIX + path.upper(), kind, default, doc, annotation))
     return tuple(found)
 
 

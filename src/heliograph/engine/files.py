@@ -23,7 +23,16 @@ from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.watch import Watcher
-from heliograph.errors import AlreadyExists, Forked, HeliographError, NotFound, ReadOnly, StationClosed, StorageError
+from heliograph.errors import (
+    AlreadyExists,
+    Busy,
+    Forked,
+    HeliographError,
+    NotFound,
+    ReadOnly,
+    StationClosed,
+    StorageError,
+)
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, redact, seek
@@ -265,6 +274,18 @@ class FilesEngine:
 
         self._creating(name, lambda: self._open.use(name, number, submit))
 
+    def submit_if_open(self, name: str, number: int, ticket: Ticket) -> bool:
+        """As `submit`, but only if that touches no file and waits for nobody; whether it was done."""
+        entry = self._open.known.get((name, number))
+        if entry is None or entry.commit is None:
+            return False
+        entry.log.used = True
+        try:
+            entry.commit.submit(ticket)
+        except (Busy, Evicted):
+            return False
+        return True
+
     def _creating(self, name: str, action: Callable[[], _T]) -> _T:
         try:
             return action()
@@ -394,10 +415,6 @@ class FilesEngine:
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk in this process."""
         return sum([entry.commit.pending_bytes for entry in self._open.all() if entry.commit is not None])
-
-    def is_open(self, name: str, number: int) -> bool:
-        """Whether appending needs no file to be opened first."""
-        return (name, number) in self._open.known
 
     @property
     def closed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,6 +18,13 @@ from heliograph.log.readonly import ReadOnlyLog
 
 _T = TypeVar("_T")
 _TRIES = 8
+_FILES_EACH = 4  # segment, index, lock, news
+
+
+def _affordable() -> int:
+    """How many partitions the limit of open files leaves room for, with half of it left to the application."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, soft // 2 // _FILES_EACH)
 
 
 class OpenPartition:
@@ -40,7 +48,7 @@ class OpenPartitions:
         self.known: dict[tuple[str, int], OpenPartition] = {}
         self._open_files = open_files
         self._watcher = watcher
-        self._count_max = count_max
+        self._count_max = min(count_max, _affordable())
         self._lock = threading.RLock()
 
     def all(self, channel: str | None = None) -> list[OpenPartition]:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from pathlib import Path
 from typing import Final, Protocol
 
 from heliograph.disk import Disk
 
-_NAME: Final = re.compile(r"(\d{20})\.jsonl(\.zst)?")
 PLAIN: Final = ".jsonl"
 COMPRESSED: Final = ".jsonl.zst"
 INDEX: Final = ".index"
 FRAMES: Final = ".frames"
+_SUFFIXES: Final = frozenset((PLAIN, COMPRESSED))
 
 
 def path_of(directory: Path, base: int, suffix: str = PLAIN) -> Path:
@@ -29,8 +28,8 @@ def path_of(directory: Path, base: int, suffix: str = PLAIN) -> Path:
 
 def bases(directory: Path, disk: Disk) -> list[int]:
     """First offsets of all segments, ascending."""
-    found = {int(match[1]) for name in disk.listdir(directory) if (match := _NAME.fullmatch(name))}
-    return sorted(found)
+    names = disk.listdir(directory)
+    return sorted({int(name[:20]) for name in names if name[20:] in _SUFFIXES and name[:20].isdecimal()})
 
 
 class SegmentReader(Protocol):

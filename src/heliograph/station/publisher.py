@@ -235,15 +235,14 @@ class Publisher:
         return Ticket((body,), (_crc(body),), now_us, callback=callback), message_id
 
     def settled(self, channel: str, tickets: list[Ticket]) -> None:
-        """Count tickets that another thread committed."""
+        """Count what another thread committed: of one channel, with one outcome."""
         meter = self._meters.of(channel)
-        for ticket in tickets:
-            if ticket.error is None:
-                meter.published += ticket.count
-                meter.bytes += ticket.size
-                meter.latency.add(self._time_ns() // 1000 - ticket.now_us)
-            else:
-                meter.refused += 1
+        if tickets[0].error is not None:
+            meter.refused += len(tickets)
+            return
+        meter.published += sum([ticket.count for ticket in tickets])
+        meter.bytes += sum([ticket.size for ticket in tickets])
+        meter.latency.add(self._time_ns() // 1000 - tickets[0].now_us)
 
     def _data(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
         if isinstance(data, _BYTES):
