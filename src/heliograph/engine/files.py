@@ -332,6 +332,8 @@ class FilesEngine:
         finally:
             news.disarm(armed)
         self.check_open()
+        if not woken and isinstance(entry.log, Partition) and entry.log.gone:
+            raise ChannelGone(f"{entry.log.place.directory} was deleted")
         if not woken and self._always:
             self._settle(entry)  # its writer may never sync by itself
         return entry.log.limit().next > offset

@@ -108,6 +108,7 @@ class GroupCommit:
         self._room = threading.Condition(self._mutex)
         self._queue: list[Ticket] = []
         self._leading = False
+        self._leader: Ticket | None = None  # the ticket of a thread that leads, or is to lead next
         self._waiting_for_room = 0
         self._closed = False
         self.pending_bytes = 0
@@ -123,13 +124,30 @@ class GroupCommit:
         if alone:
             self._commit_alone(ticket)
         else:
-            ticket.prepare_to_wait()
+            self._commit_queued(ticket, wait_s)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _commit_queued(self, ticket: Ticket, wait_s: float) -> None:
+        ticket.prepare_to_wait()
+        try:
             if self._join(ticket, wait_s):
                 self.lead(ticket)
             while not ticket.wait():
                 self.lead(ticket)
-        if ticket.error is not None:
-            raise ticket.error
+        except BaseException:
+            self._give_up(ticket)
+            raise
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Its owner was interrupted (Ctrl-C): nobody must wait for it to lead."""
+        with self._mutex:
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+                self.pending_bytes -= ticket.size
+            leads = self._leader is ticket
+        if leads:
+            self._hand_over((), ticket)
 
     def _commit_alone(self, ticket: Ticket) -> None:
         """Lead a group of one: the way of a single publisher, hence without any detour."""
@@ -155,6 +173,7 @@ class GroupCommit:
             if self._leading:
                 return False
             self._leading = True
+            self._leader = ticket if ticket.callback is None else None
             return True
 
     def _wait_for_room(self, ticket: Ticket, wait_s: float) -> None:
@@ -193,7 +212,7 @@ class GroupCommit:
                 "publishing was interrupted; it may or may not have been stored"
             )
             try:
-                group = self._take()
+                self._take(group)
                 error = self._carry_out(group)
             finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
                 self._resolve(group, error)
@@ -218,19 +237,22 @@ class GroupCommit:
                 self.pending_bytes -= ticket.size
             if self._waiting_for_room:
                 self._room.notify_all()
+            self._leader = None
             if not self._queue:
                 self._leading = False
                 return False
             heir = self._queue[0]
-        if heir.callback is None:
-            heir.lead()
-            return False
+            if heir.callback is None:
+                self._leader = heir
+                heir.lead()
+                return False
         if own is None:
             return True
         self._start_leader(self)
         return False
 
-    def _take(self) -> list[Ticket]:
+    def _take(self, group: list[Ticket]) -> None:
+        """Move the next group out of the queue."""
         with self._mutex:
             total, count = 0, 0
             for ticket in self._queue:
@@ -238,8 +260,8 @@ class GroupCommit:
                 if count and total > GROUP_BYTES_MAX:
                     break
                 count += 1
-            group, self._queue = self._queue[:count], self._queue[count:]
-            return group
+            group += self._queue[:count]
+            del self._queue[:count]
 
     def _carry_out(self, group: list[Ticket]) -> BaseException | None:
         try:

@@ -47,7 +47,9 @@ _IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
+INODE: Final = 24 // 8
 SEQUENCE: Final = _AT // 8
+_STATE: Final = (_SUM_AT - 8) // 8
 
 _crc = google_crc32c.value
 _pack_moving = _MOVING.pack_into
@@ -135,6 +137,10 @@ class Head:
             if _IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
                 return Fields._make(_FIELDS.unpack_from(data))
         raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
+
+    def state(self) -> int:
+        """The last field as it stands, though the head be torn."""
+        return self.words[_STATE]
 
     def store(self, *fields: int) -> None:
         """Write the fields. Only with the append lock held."""

@@ -19,7 +19,7 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
 from heliograph.log import indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, SEQUENCE, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, INODE, SEQUENCE, Fields, Head, TornHead
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
@@ -69,6 +69,7 @@ class HeldLog:
         "_directory",
         "_disk",
         "_fd",
+        "_fence_due",
         "_half_rotated",
         "_identity",
         "_identity_generation",
@@ -141,6 +142,7 @@ class HeldLog:
         self._seen = -1  # the head's sequence when we last freed the lock
         self._watched = False  # whether somebody will give a kept lock back
         self._half_rotated = False
+        self._fence_due = False  # a sync failed, and the lock was not had to say so
         self._fd = self._index_fd = -1
         self._syncing = 0
         self._retired: list[int] = []  # descriptors to close once the syncs that use them have returned
@@ -211,12 +213,16 @@ class HeldLog:
         if self.closed:
             raise Evicted(str(self._directory))
         orphaned = self._lock.acquire(self._busy_timeout_s)
-        if self._words[SEQUENCE] == self._seen and not orphaned and self._fd >= 0:
+        if self._words[SEQUENCE] == self._seen and not orphaned and self._fd >= 0 and not self._fence_due:
             return  # nobody stored anything since we freed the lock
         try:
             self._refresh(orphaned)
+            if self._fence_due:
+                self.state |= FENCED
+                self._store()
+                self._fence_due = False
         except BaseException as error:
-            self._lock.disown()
+            self._disown()
             if isinstance(error, OSError):
                 raise explain(error, f"cannot append to {self._directory}") from error
             raise
@@ -255,20 +261,35 @@ class HeldLog:
     def locked(self) -> Iterator[None]:
         """Hold the append lock; the caller holds the mutex. Frees the lock in the end, the head stored."""
         self._enter()
+        with self._releasing():
+            yield
+
+    @contextlib.contextmanager
+    def _releasing(self) -> Iterator[None]:
         try:
             yield
-        finally:
-            self._release()
+        except Exception:
+            self._release_in_doubt()
+            raise
+        except BaseException:  # Ctrl-C, anywhere
+            self._disown()
+            raise
+        self._release()
 
     @contextlib.contextmanager
     def locked_anyhow(self) -> Iterator[None]:
         """As `locked`, though the log be fenced."""
         if not self._lock.held:
             self._acquire()
-        try:
+        with self._releasing():
             yield
-        finally:
-            self._release()
+
+    def in_place(self) -> bool:
+        """Whether the files at our path are those we have open: the channel may be deleted, and made again."""
+        try:
+            return self._disk.stat(self.head.path).st_ino == self._words[INODE]
+        except FileNotFoundError:
+            return False
 
     def _refresh(self, orphaned: bool) -> None:
         try:
@@ -307,20 +328,25 @@ class HeldLog:
 
     def _repair(self, trusted: Fields | None) -> None:
         """The last writer died between its write and its word in the head; find the end of the log."""
+        if not self.in_place():  # whoever deleted the channel died before it could say so
+            raise ChannelGone(f"{self._directory} was deleted")
         now_us = self._clock.time_ns() // 1000
         report = recovery.recover(self.place, self._disk, trusted, now_us)
-        if trusted is not None and report.fields.next < trusted.next:
+        fields = report.fields
+        if trusted is None:  # its flags and generation were not what its writer died of
+            fields = fields._replace(state=self.head.state() + (1 << 8))
+        elif fields.next < trusted.next:
             self._owner.lost(self.place.number, report)  # the file shrank: somebody may have seen what is gone
-            fields = report.fields._replace(state=trusted.state + (1 << 8))
+            fields = fields._replace(state=trusted.state + (1 << 8))
             self._identity_generation = -1
-        else:
-            fields = report.fields
         self._open_segment(fields.base)
         self._set(fields)
         self._store()
 
     def _open_segment(self, base: int) -> None:
         self._close_files()
+        if not self.in_place():
+            raise ChannelGone(f"{self._directory} was deleted")
         flags = os.O_RDWR | os.O_APPEND
         self._fd = self._disk.open(segments.path_of(self._directory, base), flags)
         path = segments.path_of(self._directory, base, segments.INDEX)

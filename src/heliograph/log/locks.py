@@ -138,6 +138,9 @@ class AppendLock:
             self._disk.flock(self._fd, _EXCLUSIVE)
         except BlockingIOError:
             self._contend(timeout_s)
+        except BaseException:  # Ctrl-C may come when the lock is had and nobody knows it yet
+            self._disk.flock(self._fd, _UNLOCK)
+            raise
         self.held = True
         self.turn_until = 0.0
         words = self._head.words

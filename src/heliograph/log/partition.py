@@ -15,7 +15,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from heliograph.disk import explain
-from heliograph.errors import Fenced, HeliographError, OutcomeUnknown
+from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, segments
 from heliograph.log.groups import Group
@@ -260,7 +260,10 @@ class Partition(HeldLog):
         except OSError as error:
             with self.mutex:
                 self._syncing -= 1
-                self._fence()
+                try:
+                    self._fence()
+                except HeliographError:
+                    self._fence_due = True
                 if self._lock.held:  # who keeps the lock would not look for the fence
                     self._release()
                 self._close_retired()
@@ -284,8 +287,8 @@ class Partition(HeldLog):
     def _mark_synced(self, mark: Mark) -> None:
         try:
             self._enter()
-        except Fenced as error:  # by another process, meanwhile: repair would cut what we just wrote
-            raise OutcomeUnknown(str(error)) from error
+        except (Fenced, Busy) as error:  # fenced meanwhile: repair would cut what we just wrote
+            raise OutcomeUnknown(f"what was just written may or may not survive: {error}") from error
         if self.base == mark.base and mark.written > self.synced:
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
         self._leave()
@@ -355,7 +358,7 @@ class Partition(HeldLog):
     @property
     def gone(self) -> bool:
         """Whether it was closed for room or its channel was deleted."""
-        return self.closed or bool(self.head.load().flags & DELETED)
+        return self.closed or bool(self.fields().flags & DELETED) or not self.in_place()
 
     @property
     def fenced(self) -> bool:
