@@ -95,7 +95,7 @@ class Mender:
             )  # fmt: skip
         with partition.mutex, repair.locked_blindly(partition):
             place = partition.place
-            active = partition.head.load().base
+            active = partition.base
             strays = repair.remove_strays(place, active, self._disk)
             if strays or not segments.path_of(place.directory, active).exists():
                 repair.rebuild_head(partition, self._now_us(), self._renew, self._disk)
@@ -106,7 +106,7 @@ class Mender:
         known = segments.bases(place.directory, disk)
         if base not in known:
             return []
-        fields = partition.head.load()
+        fields = repair.current(partition)
         if base == fields.base:
             state = inspection.inspect(place, base, fields.next, disk, fields)
             if state.head:

@@ -157,6 +157,12 @@ def locked_blindly(partition: Partition) -> Iterator[None]:
         partition._release()
 
 
+def current(partition: Partition) -> Fields:
+    """What this process knows about the log's end. The caller holds mutex and lock: nobody knows better."""
+    partition._store()
+    return partition.head.load()
+
+
 def rebuild_head(partition: Partition, now_us: int, renew: Callable[[str], None], disk: Disk) -> None:
     """Describe the active segment from its bytes. The caller holds mutex and lock."""
     try:
