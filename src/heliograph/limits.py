@@ -65,7 +65,7 @@ HEAD_READ_TRIES = 2_000
 SEGMENT_BYTES_MIN = 4 * 1024
 """Smallest segment size that can be configured."""
 
-SHARED_BATCHES = 2
+SHARED_BATCHES = 16
 """Decoded batches a partition keeps for its other subscribers."""
 
 COPY_BYTES = 1024 * 1024

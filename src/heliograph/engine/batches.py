@@ -47,14 +47,26 @@ def _line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder 
 class SharedBatches:
     """The batches of one partition that its subscribers decode for each other.
 
-    A batch stays as long as somebody works on it, and the last few a little longer: subscribers of one channel
-    move more or less together.
+    A batch stays as long as somebody works on it. Where several subscribe, the last ones stay a little longer:
+    threads take turns every few milliseconds, so one is some batches ahead of the next. Where one subscribes,
+    nothing stays: its next batch then reuses the same memory, which is still in the CPU's cache.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
         self._recent: deque[Batch] = deque(maxlen=SHARED_BATCHES)
+        self._readers: weakref.WeakSet[Cursor] = weakref.WeakSet()
+
+    def join(self, cursor: Cursor) -> None:
+        """One more reads here."""
+        self._readers.add(cursor)
+
+    def leave(self, cursor: Cursor) -> None:
+        """One less reads here."""
+        self._readers.discard(cursor)
+        if len(self._readers) < 2:
+            self._recent.clear()
 
     def pull(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
         """The batch at the cursor, from another subscriber if possible."""
@@ -70,9 +82,10 @@ class SharedBatches:
     def _read(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
         chunk = cursor.read()
         if chunk is None:
+            self._recent.clear()  # at the end of the log: whoever is behind reads for itself
             return None
         batch = to_batch(chunk, partition, payload_decoder)
-        if not batch.problems:
+        if len(self._readers) > 1 and not batch.problems:
             self._known[batch.first] = batch
             self._recent.append(batch)
         return batch
@@ -93,6 +106,7 @@ class Cursor:
         self._partition = log.place.number
         self._shared = shared
         self._payloads = payloads
+        shared.join(self)
 
     @property
     def offset(self) -> int:
@@ -110,3 +124,4 @@ class Cursor:
     def close(self) -> None:
         """Free its files."""
         self._cursor.close()
+        self._shared.leave(self)
