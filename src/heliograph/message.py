@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -140,6 +141,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     traceparent: str | None = None
     subject: str | None = None
     data: Any = None
+    data_base64: bytes | None = None
+    """The same as ``data`` if that is bytes."""
     # Not part of the stored object, hence names that no JSON object of ours has.
     offset: int = msgspec.field(default=-1, name=" offset")
     lines: Any = msgspec.field(default_factory=_decoding.get, name=" lines")
@@ -185,18 +188,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return f"Message({place} {self.type} id={self.id} key={self.partitionkey!r} data={self.data!r})"
 
 
-class _WithBytes(msgspec.Struct):
-    data_base64: bytes | None = None
+class _Undecoded(Message, frozen=True, gc=False):
+    """A message whose payload will be decoded by its type."""
 
-
-class _Raw(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"null")
-    data_base64: bytes | None = None
 
 
 _decoder = msgspec.json.Decoder(Message)
-_bytes_decoder = msgspec.json.Decoder(_WithBytes)
-_raw_decoder = msgspec.json.Decoder(_Raw)
+_undecoded = msgspec.json.Decoder(_Undecoded)
+_plain = msgspec.json.Decoder().decode
+_get_bytes = attrgetter("data_base64")
 # A frozen struct refuses attribute assignment; its slots do not. Used before anybody else sees the message.
 _set_offset: Callable[[Message, int], None] = Message.__dict__["offset"].__set__
 _set_lines: Callable[[Message, Lines], None] = Message.__dict__["lines"].__set__
@@ -209,9 +210,10 @@ def decode_lines(
     data: bytes, first: int, following: int, partition: int, payload_decoder: PayloadDecoder | None
 ) -> list[Message] | None:
     """Decode the lines of offsets ``first`` to ``following - 1``; None if any of them needs a closer look."""
+    decoder: Any = _decoder if payload_decoder is None else _undecoded
     before = _decoding.set(Lines(data, first, partition))
     try:
-        messages = _decoder.decode_lines(data)
+        messages: list[Message] = decoder.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     finally:
@@ -219,39 +221,39 @@ def decode_lines(
     if len(messages) != following - first:
         return None  # empty lines: offsets are not consecutive
     deque(map(_set_offset, messages, count(first)), maxlen=0)
-    if b'"data_base64":"' in data:
-        for message, found in zip(messages, _bytes_decoder.decode_lines(data), strict=True):
-            if found.data_base64 is not None:
-                _set_data(message, found.data_base64)
-    if payload_decoder is not None and not _type_payloads(messages, data, payload_decoder):
+    try:
+        if payload_decoder is not None:
+            _decode_payloads(messages, payload_decoder)
+        if set(map(_get_bytes, messages)) != {None}:
+            deque(map(_take_bytes, messages), maxlen=0)
+    except (InvalidMessage, msgspec.MsgspecError):
         return None
     return messages
 
 
-def _type_payloads(messages: list[Message], data: bytes, payload_decoder: PayloadDecoder) -> bool:
-    decoders = {name: payload_decoder(name) for name in {message.type for message in messages}}
-    if not any(decoders.values()):
-        return True
-    try:
-        for message, found in zip(messages, _raw_decoder.decode_lines(data), strict=True):
-            decode = decoders[message.type]
-            if decode is not None and found.data_base64 is None:
-                _set_data(message, decode(bytes(found.data)))
-    except InvalidMessage:
-        return False
-    return True
+def _take_bytes(message: Message) -> None:
+    if message.data_base64 is not None:
+        _set_data(message, message.data_base64)
+
+
+def _decode_payloads(messages: list[Message], payload_decoder: PayloadDecoder) -> None:
+    decoders: dict[str, Callable[[bytes], Any]] = {}
+    for message in messages:
+        decode = decoders.get(message.type)
+        if decode is None:
+            decode = decoders[message.type] = payload_decoder(message.type) or _plain
+        if message.data_base64 is None:
+            _set_data(message, decode(bytes(message.data)))
 
 
 def decode_line(line: bytes, offset: int, partition: int, payload_decoder: PayloadDecoder | None) -> Message:
     """Decode one line. Raises InvalidMessage if its payload does not fit, msgspec.MsgspecError if it is no envelope."""
-    message = _decoder.decode(line)
-    found = _raw_decoder.decode(line)
+    message: Message = (_decoder if payload_decoder is None else _undecoded).decode(line)
     _set_offset(message, offset)
     _set_lines(message, Lines(line, offset, partition, {offset: line}))
-    if found.data_base64 is not None:
-        _set_data(message, found.data_base64)
-    elif payload_decoder is not None and (decode := payload_decoder(message.type)) is not None:
-        _set_data(message, decode(bytes(found.data)))
+    if payload_decoder is not None:
+        _decode_payloads([message], payload_decoder)
+    _take_bytes(message)
     return message
 
 
