@@ -143,6 +143,7 @@ class Loop:
             batch = self._pull()
             if batch is not None and not self._take(batch):
                 return
+            del batch  # before the next is decoded: it then reuses the same memory, still in the CPU's cache
 
     # -- reading
 
