@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from heliograph.errors import DiskFull, ReadOnly, StorageError
 
@@ -128,6 +128,30 @@ class Disk:
             else:
                 self.unlink(entry)
         self.rmdir(path)
+
+
+def _refuse(*_: object) -> Any:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class TracelessDisk(Disk):
+    """Another disk of which nothing is changed: what is opened with ``read_only=True`` has no other."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._open = disk.open
+        for name in ("pread", "lseek", "close", "flock", "listdir", "stat", "fstat"):
+            setattr(self, name, getattr(disk, name))
+        for name in (
+            *("write", "pwrite", "ftruncate", "unlink", "rename", "mkdir", "rmdir"),
+            *("fdatasync", "sync_directory"),
+        ):
+            setattr(self, name, _refuse)
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
+        """Open for reading; anything else is refused."""
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return self._open(path, flags, mode)
 
 
 SYSTEM_DISK = Disk()

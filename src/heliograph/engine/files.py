@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
-from heliograph.disk import SYSTEM_DISK, Disk
+from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.fitting import fit
@@ -82,6 +82,8 @@ class FilesEngine:
         disk: Disk = SYSTEM_DISK,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if read_only:
+            disk = TracelessDisk(disk)
         storage = config.storage
         self.root = root
         self.config = config
@@ -362,6 +364,7 @@ class FilesEngine:
 
     def redact(self, name: str, number: int, offsets: list[int]) -> None:
         """Blank the lines at these offsets, for good."""
+        self.check_writable()
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
         self.forget_batches(name, number)

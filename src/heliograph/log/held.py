@@ -213,9 +213,14 @@ class HeldLog:
         if self.closed:
             raise Evicted(str(self._directory))
         orphaned = self._lock.acquire(self._busy_timeout_s)
-        if self._words[SEQUENCE] == self._seen and not orphaned and self._fd >= 0 and not self._fence_due:
-            return  # nobody stored anything since we freed the lock
         try:
+            if (
+                self._words[SEQUENCE] == self._seen
+                and not (orphaned or self._fence_due)
+                and self._fd >= 0
+                and self._disk.lseek(self._fd, 0, os.SEEK_END) == self.written
+            ):
+                return  # nobody stored anything since we freed the lock
             self._refresh(orphaned)
             if self._fence_due:
                 self.state |= FENCED
