@@ -178,6 +178,71 @@ def test_an_eaten_newline_shifts_nothing_even_without_an_index(tmp_path: Path) -
         assert by_offset(station) == {n: n for n in range(MESSAGES) if n not in (first, first + 1)}
 
 
+def test_an_index_that_was_made_from_damaged_lines_does_not_mislead_verify(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        fill(station)
+        victim = segments(tmp_path)[1]
+        overwrite(victim, victim.read_bytes().index(b"\n"), b"x")
+        following = int(segments(tmp_path)[2].stem)
+        entry = index.chain(victim.with_suffix(".index").read_bytes(), int(victim.stem))[-1]
+        data = victim.read_bytes()
+        wrong = entry._replace(lines=data.count(b"\n"), crc=google_crc32c.value(data))
+        victim.with_suffix(".index").write_bytes(index.encode(wrong))
+        first = int(victim.stem)
+        report = verify(station)
+        assert damaged(report) == [first, first + 1]
+        assert "index" in kinds(report)
+        assert verify(station, repair=True).ok
+        assert by_offset(station) == {n: n for n in range(MESSAGES) if n not in (first, first + 1)}
+        assert index.chain(victim.with_suffix(".index").read_bytes(), first)[-1].next == following
+
+
+def test_a_repaired_segment_keeps_its_length_and_the_times_of_its_index(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        fill(station)
+        victim = segments(tmp_path)[1]
+        before = (
+            victim.stat().st_size,
+            [
+                (entry.first, entry.position, entry.append_us)
+                for entry in index.chain(victim.with_suffix(".index").read_bytes(), int(victim.stem))
+            ],
+        )
+        overwrite(victim, 300, b"\n\nxx")
+        assert verify(station, repair=True).ok
+        assert before == (
+            victim.stat().st_size,
+            [
+                (entry.first, entry.position, entry.append_us)
+                for entry in index.chain(victim.with_suffix(".index").read_bytes(), int(victim.stem))
+            ],
+        )
+
+
+def test_an_index_that_does_not_know_of_a_blanked_line_is_reported(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        fill(station)
+        victim = segments(tmp_path)[1]
+        end = victim.read_bytes().index(b"\n")
+        overwrite(victim, 0, b" " * end)
+        report = verify(station)
+        assert kinds(report) == ["index"]
+        assert not damaged(report)
+        assert verify(station, repair=True).ok
+        assert verify(station).ok
+
+
+def test_a_sealed_segment_without_a_byte_keeps_its_offsets_taken(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        fill(station)
+        victim, following = segments(tmp_path)[1], int(segments(tmp_path)[2].stem)
+        victim.write_bytes(b"")
+        assert damaged(verify(station)) == list(range(int(victim.stem), following))
+        assert verify(station, repair=True).ok
+        assert by_offset(station) == {n: n for n in range(MESSAGES) if not int(victim.stem) <= n < following}
+        assert verify(station).ok
+
+
 def test_a_segment_that_vanished_is_reported_and_its_offsets_stay_taken(tmp_path: Path) -> None:
     with open_station(tmp_path) as station:
         fill(station)
