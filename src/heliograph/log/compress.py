@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import mmap
 import os
 import struct
 import sys
@@ -20,10 +21,12 @@ from typing import Any, Final
 from heliograph.disk import Disk
 from heliograph.errors import Damaged
 from heliograph.limits import FRAME_BYTES_MAX
-from heliograph.log import segments
+from heliograph.log import index, segments
 from heliograph.log.index import Entry
 
+Frames = list[tuple[int, int, int, int]]
 _FRAME: Final = struct.Struct("<4Q")
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
 def _zstd() -> Any:
@@ -51,37 +54,19 @@ class CompressedSegment:
         self._starts = [frame[0] for frame in self._frames]
         self._cached: tuple[int, bytes] = (-1, b"")
 
-    def _load(self, path: Path) -> list[tuple[int, int, int, int]]:
-        size = self._disk.fstat(self._fd).st_size
+    def _load(self, path: Path) -> Frames:
         with contextlib.suppress(FileNotFoundError):
             data = self._disk.read_file(path)
             if len(data) % _FRAME.size == 0:
                 frames = list(_FRAME.iter_unpack(data))
-                if frames and frames[-1][2] + frames[-1][3] == size:
+                if frames and _chained(frames, self._disk.fstat(self._fd).st_size):
                     return frames
-        frames = self._walk()
+        entries: list[Entry] = []
+        with contextlib.suppress(FileNotFoundError):
+            entries = index.chain(self._disk.read_file(path.with_suffix(segments.INDEX)), self.base)
+        frames = walk_frames(path.parent, self.base, self._disk, entries)
         with contextlib.suppress(OSError):
             self._disk.replace_file(path, b"".join(_FRAME.pack(*frame) for frame in frames), sync_names=False)
-        return frames
-
-    def _walk(self) -> list[tuple[int, int, int, int]]:
-        """Find the frames by decompressing the whole file."""
-        frames: list[tuple[int, int, int, int]] = []
-        at = position = 0
-        size = self._disk.fstat(self._fd).st_size
-        while at < size:
-            decompressor = _zstd().ZstdDecompressor()
-            data = self._disk.read_range(self._fd, 2 * FRAME_BYTES_MAX, at)
-            length = len(decompressor.decompress(data))
-            while not decompressor.eof:
-                more = self._disk.read_range(self._fd, 2 * FRAME_BYTES_MAX, at + len(data))
-                if not more:
-                    raise Damaged(f"{self._path} ends inside a frame")
-                length += len(decompressor.decompress(more))
-                data += more
-            used = len(data) - len(decompressor.unused_data)
-            frames.append((position, length, at, used))
-            at, position = at + used, position + length
         return frames
 
     def size(self) -> int:
@@ -116,6 +101,65 @@ class CompressedSegment:
             self._fd = -1
 
 
+def _chained(frames: Frames, size: int) -> bool:
+    """Whether each frame begins where the one before it ends, and the last where the file does."""
+    position = at = 0
+    for frame in frames:
+        if (frame[0], frame[2]) != (position, at):
+            return False
+        position, at = position + frame[1], at + frame[3]
+    return at == size
+
+
+def walk_frames(directory: Path, base: int, disk: Disk, entries: list[Entry]) -> Frames:
+    """Where the frames of a compressed segment really are; a lost one keeps its place if the index knows it."""
+    fd = disk.open(segments.path_of(directory, base, segments.COMPRESSED), os.O_RDONLY)
+    try:
+        if not disk.fstat(fd).st_size:
+            return []
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapped:
+            stored = _stored_frames(mapped)
+    finally:
+        disk.close(fd)
+    cuts = _cuts(entries)
+    frames: Frames = []
+    position = 0
+    for number, (at, size, length) in enumerate(stored):
+        if length < 0:
+            length = cuts[number][1] - cuts[number][0] if len(cuts) == len(stored) else 0
+        frames.append((position, length, at, size))
+        position += length
+    return frames
+
+
+def _stored_frames(mapped: mmap.mmap) -> list[tuple[int, int, int]]:
+    """Place, stored size and content size of every frame, from their headers alone; -1 for what is no frame."""
+    zstd = _zstd()
+    found: list[tuple[int, int, int]] = []
+    with memoryview(mapped) as view:
+        at = 0
+        while at < len(view):
+            size, length = _frame_at(zstd, view, at)
+            if length < 0:
+                behind = mapped.find(_MAGIC, at + 1)
+                while behind > 0 and _frame_at(zstd, view, behind)[1] < 0:
+                    behind = mapped.find(_MAGIC, behind + 1)
+                size = (behind if behind > 0 else len(view)) - at
+            found.append((at, size, length))
+            at += size
+    return found
+
+
+def _frame_at(zstd: Any, view: memoryview, at: int) -> tuple[int, int]:
+    with view[at:] as rest:
+        try:
+            size = zstd.get_frame_size(rest)
+            length = zstd.get_frame_info(rest).decompressed_size
+            return size, len(zstd.decompress(rest[:size])) if length is None else length
+        except zstd.ZstdError:
+            return 0, -1
+
+
 def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Disk, level: int = 3) -> int:
     """Compress a sealed segment whose index is verified; returns the bytes saved."""
     plain = segments.path_of(directory, base)
@@ -124,7 +168,7 @@ def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Dis
     temporary = f"{target}.tmp-{os.getpid()}"
     try:
         frames = _write_frames(reader, entries, temporary, disk, level)
-    except OSError:
+    except Exception:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
         raise
@@ -154,7 +198,7 @@ def _write_frames(
             data = reader.read(low, high - low)
             stored = zstd.compress(data, level)
             disk.write_all(fd, stored)
-            if zstd.decompress(disk.read_range(fd, len(stored), at)) != data:
+            if disk.read_range(fd, len(stored), at) != stored or zstd.decompress(stored) != data:
                 raise Damaged(f"{path} does not read back as it was written; the plain segment is kept")
             frames.append((low, high - low, at, len(stored)))
             at += len(stored)

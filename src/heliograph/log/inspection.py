@@ -8,22 +8,20 @@ shift the offsets of another; otherwise stretches end behind intact lines, which
 from __future__ import annotations
 
 import contextlib
-import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from heliograph.disk import Disk
 from heliograph.limits import COPY_BYTES
 from heliograph.log import compress, index, lines, segments
+from heliograph.log.compress import Frames, walk_frames
 from heliograph.log.head import Fields
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place, event_times, extend
 
-Frames = list[tuple[int, int, int, int]]
 Tell = Callable[[int, int], None]
-_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _CLUE: Final = b',"batch":"'
 
 
@@ -84,55 +82,6 @@ class _KnownFrames(compress.CompressedSegment):
 
     def _load(self, path: Path) -> Frames:  # noqa: ARG002 - the derived file is what must not be trusted
         return self._found
-
-
-def walk_frames(directory: Path, base: int, disk: Disk, entries: list[Entry]) -> Frames:
-    """Where the frames of a compressed segment really are; a lost one keeps its place if the index knows it."""
-    fd = disk.open(segments.path_of(directory, base, segments.COMPRESSED), 0)
-    try:
-        if not disk.fstat(fd).st_size:
-            return []
-        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapped:
-            stored = _stored_frames(mapped)
-    finally:
-        disk.close(fd)
-    cuts = compress._cuts(entries)
-    frames: Frames = []
-    position = 0
-    for number, (at, size, length) in enumerate(stored):
-        if length < 0:
-            length = cuts[number][1] - cuts[number][0] if len(cuts) == len(stored) else 0
-        frames.append((position, length, at, size))
-        position += length
-    return frames
-
-
-def _stored_frames(mapped: mmap.mmap) -> list[tuple[int, int, int]]:
-    """Place, stored size and content size of every frame, from their headers alone; -1 for what is no frame."""
-    zstd = compress._zstd()
-    found: list[tuple[int, int, int]] = []
-    with memoryview(mapped) as view:
-        at = 0
-        while at < len(view):
-            size, length = _frame_at(zstd, view, at)
-            if length < 0:
-                behind = mapped.find(_MAGIC, at + 1)
-                while behind > 0 and _frame_at(zstd, view, behind)[1] < 0:
-                    behind = mapped.find(_MAGIC, behind + 1)
-                size = (behind if behind > 0 else len(view)) - at
-            found.append((at, size, length))
-            at += size
-    return found
-
-
-def _frame_at(zstd: Any, view: memoryview, at: int) -> tuple[int, int]:
-    with view[at:] as rest:
-        try:
-            size = zstd.get_frame_size(rest)
-            length = zstd.get_frame_info(rest).decompressed_size
-            return size, len(zstd.decompress(rest[:size])) if length is None else length
-        except zstd.ZstdError:
-            return 0, -1
 
 
 def open_reader(place: Place, base: int, disk: Disk, entries: list[Entry]) -> segments.SegmentReader:
@@ -232,7 +181,9 @@ class _Judge:
         self._crc = 0  # of the bytes so far
         self._claimed = 0  # what the index says it should be
         self._peak_us = 0
-        self._batch: tuple[int, int] | None = None
+        self._batch = (0, 0)
+        self._batch_end = 0
+        self._batch_clue = b""
 
     def take(self, stretch: Stretch) -> None:
         state, data = self.state, stretch.data
@@ -259,7 +210,7 @@ class _Judge:
         state.lines += intact
         state.blank += total - intact
         state.next = stretch.next
-        if _CLUE in data or self._batch is not None:
+        if _CLUE in data or self._batch_end > stretch.first:
             self._check_batches(stretch)
 
     def _mismatch(self, stretch: Stretch) -> None:
@@ -288,25 +239,26 @@ class _Judge:
             self.state.head.append("what it says is synced does not match the segment")
 
     def _check_batches(self, stretch: Stretch) -> None:
-        """A batch is one write: within one segment, its lines next to each other."""
-        numbered = (
-            stretch.found.lines
-            if stretch.found is not None
-            else list(enumerate(stretch.data.split(b"\n")[:-1], stretch.first))
-        )
+        """A batch is one write: within one segment, its lines next to each other, each with the same mark."""
+        found = stretch.found
+        numbered = enumerate(stretch.data.split(b"\n"), stretch.first) if found is None else found.lines
         for offset, line in numbered:
-            if not line.strip(b" "):
-                continue
-            own = lines.origin_of(line)
-            mark = lines.batch_of(line) if own and own.station == self._place.station and own.offset == offset else None
-            if mark is None or mark != self._batch:
-                if self._batch is not None and offset < sum(self._batch):
+            if offset < self._batch_end:
+                if self._batch_clue not in line and line.strip(b" "):
                     self._complain(self._batch)
-                self._batch = mark
-                if mark is not None and not self.state.base <= mark[0] <= offset < sum(mark) <= self.state.following:
-                    self._complain(mark)
-            elif offset >= sum(mark):
-                self._complain(mark)
+                    self._batch_end = 0
+            elif _CLUE in line:
+                self._begin_batch(offset, line)
+
+    def _begin_batch(self, offset: int, line: bytes) -> None:
+        own, mark = lines.origin_of(line), lines.batch_of(line)
+        if own is None or mark is None or own.station != self._place.station or own.offset != offset:
+            return  # a payload's own word, or a batch of another station
+        if not self.state.base <= mark[0] <= offset < sum(mark) <= self.state.following:
+            self._complain(mark)
+            return
+        self._batch, self._batch_end = mark, sum(mark)
+        self._batch_clue = b',"batch":"%d/%d","origin":"' % mark
 
     def _complain(self, mark: tuple[int, int]) -> None:
         text = f"the batch of {mark[1]} at offset {mark[0]} is not whole"

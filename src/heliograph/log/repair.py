@@ -124,7 +124,7 @@ def repair_segment(place: Place, state: Segment, disk: Disk) -> list[Path]:
 
 def _write_frames(place: Place, base: int, disk: Disk) -> None:
     entries, _ = inspection.load_entries(place, base, disk)
-    frames = inspection.walk_frames(place.directory, base, disk, entries)
+    frames = compress.walk_frames(place.directory, base, disk, entries)
     disk.replace_file(
         segments.path_of(place.directory, base, segments.FRAMES),
         b"".join(compress._FRAME.pack(*frame) for frame in frames),

@@ -12,6 +12,7 @@ that it goes, and whoever had not read it is named in the plan: deleting unread 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -101,17 +102,17 @@ def survey(directory: Path, active_base: int, disk: Disk) -> list[Sealed]:
 
 
 def _append_us(directory: Path, base: int, disk: Disk) -> int:
-    """When the segment's last line was appended; its file's time where the index is missing."""
-    try:
+    """When the segment's last line was appended; its file's time, which is later, where the index does not say."""
+    with contextlib.suppress(FileNotFoundError):
         file = index.IndexFile(segments.path_of(directory, base, segments.INDEX), base, disk)
-    except FileNotFoundError:
-        path = segments.path_of(directory, base)
-        return disk.stat(path).st_mtime_ns // 1000 if path.exists() else 0
-    try:
-        last = file.entry(file.count - 1) if file.count else None
-        return last.append_us if last else 0
-    finally:
-        file.close()
+        with contextlib.closing(file):
+            last = file.entry(file.count - 1) if file.count else None
+        if last is not None:
+            return last.append_us
+    for suffix in (segments.COMPRESSED, segments.PLAIN):
+        with contextlib.suppress(FileNotFoundError):
+            return disk.stat(segments.path_of(directory, base, suffix)).st_mtime_ns // 1000
+    return 0
 
 
 def delete(partition: Partition, doomed: Sequence[Sealed], disk: Disk) -> int:
