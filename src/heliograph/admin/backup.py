@@ -21,7 +21,7 @@ from heliograph.admin.copies import Copies, Source
 from heliograph.admin.manifest import Manifest, Part
 from heliograph.admin.restore import RestoreReport, check, restore
 from heliograph.clock import from_us
-from heliograph.disk import explain
+from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import index, inspection, redact, segments
@@ -59,7 +59,7 @@ def backup(station: Station, target: Path | str, *, progress: Progress | None = 
     try:
         _check_target(station, target)
         target.mkdir(parents=True, exist_ok=True)
-        held = manifest.lock(target, station.engine.disk, create=True)
+        held = manifest.lock(target, _target_disk(station), create=True)
         try:
             report = _Backup(station, target, progress).run()
         finally:
@@ -86,6 +86,11 @@ def _check_target(station: Station, target: Path) -> None:
         raise AlreadyExists(f"{target} is there and is no backup; choose an empty directory")
 
 
+def _target_disk(station: Station) -> Disk:
+    """A station that is read-only has a disk that cannot write; the backup's directory is no part of it."""
+    return SYSTEM_DISK if station.read_only else station.engine.disk
+
+
 class _Backup:
     """One run."""
 
@@ -95,7 +100,7 @@ class _Backup:
         self._disk = station.engine.disk
         self._root = station.path
         self._progress = progress
-        self._copies = Copies(target, self._disk, self._advance)
+        self._copies = Copies(target, _target_disk(station), self._advance)
         self._parts: list[Part] = []
         self._done = self._total = 0
         self.report = BackupReport(target=str(target), taken=from_us(self._engine.clock.time_ns() // 1000))
