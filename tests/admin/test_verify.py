@@ -429,6 +429,28 @@ def test_another_process_that_had_the_fenced_log_open_publishes_after_the_repair
         assert verify(other).ok
 
 
+def test_a_process_whose_sync_fails_after_the_repair_does_not_fence_the_log_again(tmp_path: Path) -> None:
+    sick, late = FaultyDisk(), FaultyDisk()
+    with open_station(tmp_path, disk=sick) as station:
+        other = open_station(tmp_path, disk=late, durability="os")
+        fill(station, 5)
+        fill(other, 3, first=5)  # written, not synced: the repair cuts it
+        sick.fail("fdatasync", errno.EIO, path=".jsonl")
+        with pytest.raises(hg.OutcomeUnknown):
+            station.publish(CHANNEL, {"n": 999})
+        sick.heal()
+        assert verify(station, repair=True).ok
+        late.fail("fdatasync", errno.EIO, path=".jsonl")
+        with pytest.raises(hg.OutcomeUnknown):
+            other.sync()
+        late.heal()
+        fill(station, 5, first=5)
+        fill(other, 5, first=10)
+        assert numbers(station) == list(range(15))
+        other.close()
+        assert verify(station).ok
+
+
 @pytest.mark.parametrize("call", range(1, 16))
 def test_a_repair_that_fails_in_the_middle_can_be_run_again(tmp_path: Path, call: int) -> None:
     disk = FaultyDisk()

@@ -261,7 +261,7 @@ class Partition(HeldLog):
             with self.mutex:
                 self._syncing -= 1
                 try:
-                    self._fence()
+                    self._fence(mark.base)
                 except HeliographError:
                     self._fence_due = True
                 if self._lock.held:  # who keeps the lock would not look for the fence
@@ -293,13 +293,18 @@ class Partition(HeldLog):
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
         self._leave()
 
-    def _fence(self) -> None:
-        """Close the log for every process. The caller holds the mutex."""
+    def _fence(self, base: int | None = None) -> None:
+        """Close the log for every process. The caller holds the mutex.
+
+        Not if it has left the segment ``base`` meanwhile: then the failed bytes were synced by whoever rotated,
+        or cut off by a repair.
+        """
         held = self._lock.held
         if not held:
             self._acquire()
-        self.state |= FENCED
-        self._store()
+        if base is None or base == self.base:
+            self.state |= FENCED
+            self._store()
         if not held:
             self._release()
 
