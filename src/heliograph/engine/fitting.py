@@ -33,8 +33,10 @@ def fit(log: seek.Log, channel: str, incarnation: str, position: Position, disk:
 
 def _recognised(log: seek.Log, first: int, incarnation: str, position: Position, disk: Disk) -> bool:
     """Whether the message before the position is still the one that was handled."""
-    if not position.id or position.offset <= first:
+    if position.offset <= first:
         return True
+    if not position.id:  # nothing was handled yet, or not a message: the channel's life must do
+        return position.incarnation == incarnation
     cursor = Cursor(log, position.offset - 1, disk, SharedBatches(), None)
     try:
         batch = cursor.pull()

@@ -158,6 +158,8 @@ class DataDirectory:
             self._renew_all(
                 "the directory was copied, restored or moved" if moved else "a power cut may have taken messages back"
             )
+        else:
+            self._renew_copied()
         for name in channel.names(self.root, self._disk):
             for directory in self._partitions(name):
                 self._recover_partition(station.name, name, directory)
@@ -243,6 +245,12 @@ class DataDirectory:
     def _renew_all(self, why: str) -> None:
         for name in channel.names(self.root, self._disk):
             self._renew(name, why)
+
+    def _renew_copied(self) -> None:
+        """A restored directory may have got the inode of the one before it; its heads then tell."""
+        for name in channel.names(self.root, self._disk):
+            if any(Head.copied(directory / "head", self._disk) for directory in self._partitions(name)):
+                self._renew(name, "the channel was copied or restored")
 
     def _renew(self, name: str, why: str) -> None:
         file = channel.load(self.root, name, self._disk)

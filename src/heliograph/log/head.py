@@ -126,6 +126,22 @@ class Head:
         magic, wrote_boot, inode = _IDENTITY.unpack_from(self._map, 0)
         return bool(magic == MAGIC and wrote_boot == boot and inode == disk.stat(self.path).st_ino)
 
+    @staticmethod
+    def copied(path: Path, disk: Disk) -> bool:
+        """Whether the file is a copy of the head that was written here, or elsewhere."""
+        try:
+            fd = disk.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            data = disk.pread(fd, _IDENTITY.size, 0)
+            if len(data) < _IDENTITY.size:
+                return False
+            magic, _, inode = _IDENTITY.unpack(data)
+            return bool(magic == MAGIC and inode != disk.fstat(fd).st_ino)
+        finally:
+            disk.close(fd)
+
     def load(self) -> Fields:
         """Read a consistent set of fields."""
         words, mapped = self.words, self._map

@@ -59,6 +59,7 @@ def finish(place: indexing.Place, disk: Disk) -> bool:
 
 
 def _blank(place: indexing.Place, base: int, offsets: list[int], disk: Disk) -> None:
+    _clear_leftovers(place.directory, base, disk)
     was_compressed = segments.path_of(place.directory, base, segments.COMPRESSED).exists()
     if was_compressed:
         _decompress(place.directory, base, disk)
@@ -73,6 +74,14 @@ def _blank(place: indexing.Place, base: int, offsets: list[int], disk: Disk) -> 
     entries = reindex(place, base, disk)
     if was_compressed:
         compress.compress_segment(place.directory, base, entries, disk)
+
+
+def _clear_leftovers(directory: Path, base: int, disk: Disk) -> None:
+    """What a compression left that was killed holds the same lines; nobody compresses now."""
+    for name in disk.listdir(directory):
+        if name.startswith(f"{base:020d}{segments.PLAIN}") and ".tmp-" in name:
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(directory / name)
 
 
 def _spans(data: bytes, place: indexing.Place, base: int, offsets: set[int], disk: Disk) -> list[tuple[int, int]]:

@@ -94,10 +94,12 @@ def find_id(log: Log, message_id: str, made_us: int | None, disk: Disk) -> int |
     """The offset of a message. An id that says when it was made is looked for around that time first."""
     pattern = b'"id":' + msgspec.json.encode(message_id)
     if made_us is not None:
-        start = offset_at(log, made_us - _ID_SLACK_US, disk)
-        found = _scan(log, start, pattern, message_id, disk, stop_after_us=made_us + _ID_SLACK_US)
-        if found is not None:
-            return found
+        # Most are appended when they are made; those that came from elsewhere have at least the time of then.
+        for begin in (appended_since, offset_at):
+            start = begin(log, made_us - _ID_SLACK_US, disk)
+            found = _scan(log, start, pattern, message_id, disk, stop_after_us=made_us + _ID_SLACK_US)
+            if found is not None:
+                return found
     return _scan(log, log.limit().first, pattern, message_id, disk, stop_after_us=None)
 
 
