@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -113,8 +114,8 @@ class FaultyDisk(Disk):
         """Close every descriptor that is still open, as the kernel does for a killed process."""
         self.heal()
         for fd in list(self._paths):
-            self._paths.pop(fd)
-            os.close(fd)
+            if self._paths.pop(fd, None) is not None:
+                os.close(fd)
 
     # -- carrying it out --------------------------------------------------------------------------------------
 
@@ -213,30 +214,49 @@ class PowerDisk(FaultyDisk):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
-        self._synced: dict[int, bytes] = {}  # inode -> content that is on the platter
-        self._names: dict[str, dict[str, int]] = {}  # directory -> name -> inode, as last synced
+        self._births: Counter[int] = Counter()  # inodes are used again: (inode, birth) is a file
+        self._synced: dict[tuple[int, int], bytes] = {}  # file -> content that is on the platter
+        self._names: dict[int, dict[str, tuple[int, int]]] = {}  # directory's inode -> name -> file, as last synced
         self._lock = threading.Lock()
+
+    def _file(self, inode: int) -> tuple[int, int]:
+        return inode, self._births[inode]
+
+    def _listed(self, directory: str | Path) -> dict[str, tuple[int, int]]:
+        return {entry.name: self._file(entry.inode()) for entry in os.scandir(directory)}
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
+        fresh = flags & os.O_CREAT and not os.path.exists(path)
+        fd = super().open(path, flags, mode)
+        if fresh:
+            with self._lock:
+                self._births[os.fstat(fd).st_ino] += 1
+        return fd
+
+    def rmdir(self, path: str | Path) -> None:  # type: ignore[override]
+        inode = os.stat(path).st_ino
+        self._call("rmdir", os.rmdir, path)
+        with self._lock:
+            self._names.pop(inode, None)
 
     def fdatasync(self, fd: int) -> None:
         super().fdatasync(fd)
-        with self._lock:
-            info = os.fstat(fd)
-            with open(f"/proc/self/fd/{fd}", "rb") as file:
-                self._synced[info.st_ino] = file.read()
+        with self._lock, open(f"/proc/self/fd/{fd}", "rb") as file:
+            self._synced[self._file(os.fstat(fd).st_ino)] = file.read()
 
     def sync_directory(self, path: str | Path) -> None:
         super().sync_directory(path)
         with self._lock:
-            self._names[str(path)] = {entry.name: entry.inode() for entry in os.scandir(path)}
+            self._names[os.stat(path).st_ino] = self._listed(path)
 
     def everything_is_durable(self) -> None:
         """Take the directory as it is for synced: where a story begins."""
         with self._lock:
             for directory, _, files in os.walk(self.root):
-                self._names[directory] = {entry.name: entry.inode() for entry in os.scandir(directory)}
+                self._names[os.stat(directory).st_ino] = self._listed(directory)
                 for name in files:
                     path = Path(directory, name)
-                    self._synced[path.stat().st_ino] = path.read_bytes()
+                    self._synced[self._file(path.stat().st_ino)] = path.read_bytes()
 
     def cut(self, luck: random.Random | None = None) -> None:
         """The power fails: without ``luck`` everything that was not synced is gone, else some of it."""
@@ -244,36 +264,30 @@ class PowerDisk(FaultyDisk):
             self._cut(self.root, luck)
 
     def _cut(self, directory: Path, luck: random.Random | None) -> None:
-        durable = self._names.get(str(directory), {})
-        now = {entry.name: entry.inode() for entry in os.scandir(directory)}
-        for name, inode in now.items():
+        durable = self._names.get(directory.stat().st_ino, {})
+        now = self._listed(directory)
+        for name, file in now.items():
             path = directory / name
-            if durable.get(name) != inode and (luck is None or luck.random() < 0.5):
+            if durable.get(name) != file and (luck is None or luck.random() < 0.5):
                 self._lose_name(path, durable.get(name))
             elif path.is_dir():
                 self._cut(path, luck)
             else:
-                self._lose_bytes(path, inode, luck)
-        for name, inode in durable.items():
-            if name not in now and inode in self._synced and (luck is None or luck.random() < 0.5):
-                (directory / name).write_bytes(self._synced[inode])  # its removal or renaming was not synced
+                self._lose_bytes(path, file, luck)
+        for name, file in durable.items():
+            if name not in now and file in self._synced and (luck is None or luck.random() < 0.5):
+                (directory / name).write_bytes(self._synced[file])  # its removal or renaming was not synced
 
-    def _lose_name(self, path: Path, before: int | None) -> None:
+    def _lose_name(self, path: Path, before: tuple[int, int] | None) -> None:
         if path.is_dir():
-            for directory, folders, files in os.walk(path, topdown=False):
-                for name in files:
-                    os.unlink(os.path.join(directory, name))
-                for name in folders:
-                    os.rmdir(os.path.join(directory, name))
-            path.rmdir()
-            return
-        if before is not None and before in self._synced:
+            shutil.rmtree(path)
+        elif before is not None and before in self._synced:
             path.write_bytes(self._synced[before])  # the renaming was not synced: the old file is back
         else:
             path.unlink()
 
-    def _lose_bytes(self, path: Path, inode: int, luck: random.Random | None) -> None:
-        current, synced = path.read_bytes(), self._synced.get(inode, b"")
+    def _lose_bytes(self, path: Path, file: tuple[int, int], luck: random.Random | None) -> None:
+        current, synced = path.read_bytes(), self._synced.get(file, b"")
         if current == synced:
             return
         if luck is None:
@@ -282,9 +296,9 @@ class PowerDisk(FaultyDisk):
             left = synced + _mangled(current[len(synced) :], luck)
         else:
             left = luck.choice([current, synced])
-        with path.open("r+b") as file:  # in place: inodes stay
-            file.truncate(0)
-            file.write(left)
+        with path.open("r+b") as stream:  # in place: inodes stay
+            stream.truncate(0)
+            stream.write(left)
 
 
 def _mangled(tail: bytes, luck: random.Random) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import heliograph as hg
 from heliograph.log import indexing, recovery
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk, QuickDisk
@@ -178,6 +179,38 @@ def test_an_atomic_batch_that_lost_a_line_in_the_middle_is_cut_whole(segment: Se
         content = b"".join([*lines[:lost], blank, *lines[lost + 1 :]])
         segment.check(content, 5)
         segment.check(content.replace(b"\0\n", b"\0\0"), 5)
+
+
+def test_a_half_batch_in_front_of_whole_lines_is_not_half_visible(opened: Opener, root: Path) -> None:
+    """Several publishers share one write: a power cut may take a block of the first and leave the last."""
+    with opened() as station:
+        station.publish(CHANNEL, {"n": 0})
+        station.publish_many(CHANNEL, [{"n": 1}, {"n": 2}, {"n": 3}])
+        station.publish(CHANNEL, {"n": 4})
+        station.publish_many(CHANNEL, [{"n": 5}, {"n": 6}])
+    path = partition(root) / SEGMENT
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], bytes(len(lines[2]) - 1) + b"\n", *lines[3:]]))
+    (partition(root) / "head").unlink()
+    for _ in range(2):
+        with opened() as station:
+            gaps: list[hg.Gap] = []
+            read = [message.data["n"] for message in station.read(CHANNEL, on_gap=gaps.append)]
+            assert read == [0, 4, 5, 6]
+            assert {offset for gap in gaps for offset in range(gap.first, gap.next)} == {1, 2, 3}
+    quarantined = b"".join(path.read_bytes() for path in (root / "quarantine").rglob("*.bad"))
+    assert lines[1] in quarantined
+    assert lines[3] in quarantined
+
+
+def test_a_batch_that_an_index_cuts_in_two_is_whole_all_the_same(opened: Opener, root: Path) -> None:
+    """An index made from the lines alone may end inside a batch; the next recovery must not take the rest for half."""
+    with opened() as station:
+        station.publish_many(CHANNEL, [{"n": n, "pad": "x" * 1000} for n in range(100)])
+    for _ in range(3):
+        (partition(root) / "head").unlink()
+        with opened() as station:
+            assert numbers(station) == list(range(100))
 
 
 def test_a_batch_is_never_mistaken_for_whole_because_of_what_its_payload_says(

@@ -61,11 +61,13 @@ class Positions:
         path = directory / f"{partition}.json"
         data = msgspec.json.encode(position) + b"\n"
         try:
-            try:
+            if path.exists():
                 self._disk.replace_file(path, data, sync_names=False)
-            except FileNotFoundError:
+            else:  # the names on the way to it, too: a subscription that is forgotten would begin at "new" again
                 directory.mkdir(parents=True, exist_ok=True)
                 self._disk.replace_file(path, data)
+                self._disk.sync_directory(directory.parent)
+                self._disk.sync_directory(directory.parent.parent)
         except OSError as error:
             raise explain(error, f"cannot save the position of '{subscription}' on '{channel}'") from error
 

@@ -81,8 +81,11 @@ class DataDirectory:
 
     def _prepare(self) -> None:
         try:
+            fresh = not self.root.exists()
             for part in ("channels", "subscriptions"):
                 (self.root / part).mkdir(parents=True, exist_ok=True)
+            if fresh:
+                self._disk.sync_directory(self.root.parent)
         except OSError as error:
             raise explain(error, f"cannot prepare {self.root}") from error
 

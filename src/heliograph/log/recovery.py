@@ -109,43 +109,56 @@ def _believe(tail: bytes, trusted: Fields, start: int) -> _Sifted:
         if not lines.intact(piece):
             break
         pieces.append(piece)
-    _drop_half_batch(pieces)
+    _drop_half_batch(pieces, trusted.next)
     kept = tail[:known] + b"".join([piece + b"\n" for piece in pieces])
     return _Sifted(kept, [], True, trusted.next + len(pieces))
 
 
 def _sift(tail: bytes, first: int, place: Place) -> _Sifted:
     """Nothing is believed but checksums."""
-    kept, found = _keep_intact(tail, first, place)
-    if not found.whole:
-        kept = _normalised(found, first, lines.LOST)
-    return _Sifted(kept, [(low, high) for low, high, _ in found.missing], found.whole, None)
-
-
-def _keep_intact(tail: bytes, first: int, place: Place) -> tuple[bytes, lines.Sorted]:
-    """The part of a tail that ends with an intact line and a whole batch."""
     pieces = tail.split(b"\n")
     pieces.pop()  # after the last newline: nothing, or half a line
     while pieces and not lines.intact(pieces[-1]):  # blank ones, too: only sealed segments have them
         pieces.pop()
-    _drop_half_batch(pieces, first, place)
+    _drop_half_batch(pieces, first)
+    blotted = _blot_half_batches(pieces, first)
     kept = b"".join([piece + b"\n" for piece in pieces])
-    return kept, lines.sort_out(kept, first, place.station, place.number)
+    found = lines.sort_out(kept, first, place.station, place.number)
+    if not found.whole:
+        kept = _normalised(found, first, lines.LOST)
+    return _Sifted(kept, [(low, high) for low, high, _ in found.missing], found.whole and not blotted, None)
 
 
-def _drop_half_batch(pieces: list[bytes], first: int | None = None, place: Place | None = None) -> None:
-    """Take away the atomic batch at the end unless all of it is there (or began before these lines)."""
+def _members(pieces: list[bytes]) -> dict[tuple[int, int], list[int]]:
+    """Which of some lines belong to which atomic batch, by their numbers."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, piece in enumerate(pieces):
+        if (batch := lines.batch_of(piece)) is not None and lines.intact(piece):
+            found.setdefault(batch, []).append(number)
+    return found
+
+
+def _wanted(batch: tuple[int, int], first: int) -> int:
+    """How many lines of a batch have to be there: an index made from the lines may end inside it."""
+    begin, count = batch
+    return count - max(0, min(count, first - begin))
+
+
+def _drop_half_batch(pieces: list[bytes], first: int) -> None:
+    """Take away the atomic batch at the end unless all of it is there. It was never acknowledged."""
     while pieces and (batch := lines.batch_of(pieces[-1])) is not None:
-        members = [piece for piece in pieces if lines.batch_of(piece) == batch and lines.intact(piece)]
-        origin = lines.origin_of(pieces[-1])
-        before = 0
-        if first is not None and place is not None and origin is not None and origin.station == place.station:
-            before = max(0, first - batch[0])  # an index made from the lines may end inside a batch
-        complete = origin is not None and origin.offset == batch[0] + batch[1] - 1
-        if complete and len(members) + before >= batch[1]:
+        if len(_members(pieces)[batch]) >= _wanted(batch, first):
             return
         while pieces and (lines.batch_of(pieces[-1]) == batch or not lines.intact(pieces[-1])):
             pieces.pop()
+
+
+def _blot_half_batches(pieces: list[bytes], first: int) -> bool:
+    """The same in front of the end: their places stay, and readers are told of them."""
+    half = [members for batch, members in _members(pieces).items() if len(members) < _wanted(batch, first)]
+    for number in [number for members in half for number in members]:
+        pieces[number] = lines.LOST
+    return bool(half)
 
 
 def _normalised(found: lines.Sorted, first: int, instead: bytes = b"") -> bytes:
