@@ -93,6 +93,14 @@ def test_a_copy_taken_while_it_is_open_is_a_new_life_too(opened: Opener, root: P
         check_renewed(station, tmp_path / "copy", before)
 
 
+def test_a_copy_without_what_is_derived_is_a_new_life_too(opened: Opener, root: Path, tmp_path: Path) -> None:
+    with opened() as station:
+        before = fill(station)
+    shutil.copytree(root, tmp_path / "copy", ignore=shutil.ignore_patterns("head", "*.index"))
+    with opened(tmp_path / "copy") as station:
+        check_renewed(station, tmp_path / "copy", before)
+
+
 def test_an_older_copy_put_back_in_place_is_a_new_life(opened: Opener, root: Path, tmp_path: Path) -> None:
     with opened() as station:
         before = fill(station)

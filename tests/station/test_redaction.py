@@ -91,6 +91,24 @@ def test_the_bytes_are_gone_and_every_offset_stays(opened: Opener, root: Path, k
         assert verify(again).ok
 
 
+def test_a_segment_of_many_frames_loses_one_line_and_no_other(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compress, "FRAME_BYTES_MAX", 40_000)
+    with opened(segment_bytes=150_000, compress=True) as station:
+        ids = [station.publish(CHANNEL, {"n": number, "text": "x" * 500}).id for number in range(400)]
+        station.trim()
+        frames = sorted(partition(root).glob("*.frames"))[0]
+        assert frames.stat().st_size > 2 * 32
+        before = {message.offset: message.raw for message in station.read(CHANNEL)}
+        for offset in (100, 101, 7):
+            station.redact(ids[offset])
+            del before[offset]
+            assert {message.offset: message.raw for message in station.read(CHANNEL)} == before
+        assert frames.stat().st_size > 2 * 32
+        assert verify(station).ok
+
+
 def test_a_redaction_is_audited_without_repeating_what_was_redacted(opened: Opener, root: Path) -> None:
     station, secret = prepared(opened, root, "sealed")
     station.redact(secret, reason="asked for")
