@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from heliograph.log.directory import DataDirectory
-from heliograph.station import Station
+from heliograph.station import Station, open_station
 from tests.proof.tools import Child
 from tests.station.conftest import Opener
 
@@ -291,3 +291,18 @@ def test_a_channel_made_again_is_a_new_life_and_empty(opened: Opener, root: Path
         for one in (station, other):
             assert [message.data["n"] for message in one.read(CHANNEL)] == ["new", "newer"]
         assert station.subscriptions(CHANNEL) == []
+
+
+def test_a_restored_copy_that_got_the_same_inodes_is_a_new_life(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with open_station(data, name="host1") as station:
+        station.publish("events", 1)
+        before = station.channel("events").incarnation
+    subprocess.run(["cp", "-a", data, backup], check=True)
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", backup, data], check=True)  # a file system that reuses inodes gives the old ones
+    recorded = json.loads((data / "station.json").read_text())
+    recorded["inode"] = data.stat().st_ino  # so that the test does not depend on the reuse
+    (data / "station.json").write_text(json.dumps(recorded))
+    with open_station(data) as station:
+        assert station.channel("events").incarnation != before

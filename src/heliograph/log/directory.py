@@ -2,6 +2,7 @@
 
     DATA/station.json     {"format":1,"name":"host1","machine":…,"inode":…,"created":…}
     DATA/open.lock        held shared by every process that has the directory open
+    DATA/birth            empty; made once and never touched, so that its inode and change time tell a copy
     DATA/recover.lock     held for a moment while opening; whoever then gets open.lock alone recovers
     DATA/unsynced         there while some process may show readers what a power cut would take back
 
@@ -47,6 +48,7 @@ class StationFile(msgspec.Struct, kw_only=True):
     name: str
     machine: str = ""
     inode: int = 0
+    mark: str = ""  # inode and change time of the file `birth`, which no copy can have
     created: datetime
 
 
@@ -142,6 +144,7 @@ class DataDirectory:
             name=check_name(name or _host_name(), "station"),
             machine=disks.machine_id(),
             inode=self._disk.stat(self.root).st_ino,
+            mark=self._mark(),
             created=from_us(self._clock.time_ns() // 1000),
         )
         self._save(station)
@@ -168,7 +171,7 @@ class DataDirectory:
                 self._recover_partition(station.name, name, directory)
         if moved:
             station = msgspec.structs.replace(
-                station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino
+                station, machine=disks.machine_id(), inode=self._disk.stat(self.root).st_ino, mark=self._mark()
             )
             self._save(station)
         with contextlib.suppress(FileNotFoundError):
@@ -178,9 +181,22 @@ class DataDirectory:
 
     def _moved(self, station: StationFile) -> bool:
         machine = disks.machine_id()
-        return station.inode != self._disk.stat(self.root).st_ino or bool(
-            machine and station.machine and station.machine != machine
+        return (
+            station.inode != self._disk.stat(self.root).st_ino
+            or station.mark != self._mark()
+            or bool(machine and station.machine and station.machine != machine)
         )
+
+    def _mark(self) -> str:
+        """What tells a copy from the original though it got the same inodes: ``birth`` is never touched again.
+
+        Whoever copies can set names, contents and modification times, but not the time of change.
+        """
+        path = self.root / "birth"
+        if not path.exists():
+            self._disk.close(self._disk.open(path, os.O_CREAT | os.O_WRONLY))
+        made = self._disk.stat(path)
+        return f"{made.st_ino}/{made.st_ctime_ns}"
 
     def _partitions(self, name: str) -> list[Path]:
         path = channel.channel_path(self.root, name)
@@ -247,7 +263,10 @@ class DataDirectory:
 
     def _renew_all(self, why: str) -> None:
         for name in channel.names(self.root, self._disk):
-            self._renew(name, why)
+            try:
+                self._renew(name, why)
+            except Damaged as error:  # the station must open, or it could not be repaired
+                self._audit.write("damage", channel=name, why=str(error))
 
     def _renew_copied(self) -> None:
         """A restored directory may have got the inode of the one before it; its heads then tell."""

@@ -91,7 +91,7 @@ def _last_entry(place: Place, base: int, disk: Disk) -> index.Entry | None:
 
 
 def find_id(log: Log, message_id: str, made_us: int | None, disk: Disk) -> int | None:
-    """The offset of a message. An id that says when it was made is looked for around that time first."""
+    """The offset of a message, looked for around the time that its id says; everywhere if that is None."""
     pattern = b'"id":' + msgspec.json.encode(message_id)
     if made_us is not None:
         # Most are appended when they are made; those that came from elsewhere have at least the time of then.
@@ -100,6 +100,7 @@ def find_id(log: Log, message_id: str, made_us: int | None, disk: Disk) -> int |
             found = _scan(log, start, pattern, message_id, disk, stop_after_us=made_us + _ID_SLACK_US)
             if found is not None:
                 return found
+        return None
     return _scan(log, log.limit().first, pattern, message_id, disk, stop_after_us=None)
 
 

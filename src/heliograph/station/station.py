@@ -258,11 +258,15 @@ class Station:
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
         """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
-        for name in [check_name(channel)] if channel is not None else self.engine.channel_names():
+        names = [check_name(channel)] if channel is not None else self.engine.channel_names()
+        for name in names:
             self.engine.settle(name, 0)
-            offset = self.engine.find_id(name, 0, id, id_time_us(id))
-            if offset is not None:
-                return message_at(self.engine, name, 0, offset)
+        made_us = id_time_us(id)
+        for moment_us in (made_us, None) if made_us is not None else (None,):  # around its time first, then everywhere
+            for name in names:
+                offset = self.engine.find_id(name, 0, id, moment_us)
+                if offset is not None:
+                    return message_at(self.engine, name, 0, offset)
         return None
 
     @explaining("cannot redact")
