@@ -26,9 +26,7 @@ def get(cfg: Config, key: str) -> object:
 
 def test_arguments_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
     file = tmp_path / "heliograph.yaml"
-    file.write_text(
-        "storage:\n  durability: os\n  sync_interval_ms: 7\n  position_flush_ms: 8\nname: from-file\n"
-    )
+    file.write_text("storage:\n  durability: os\n  sync_interval_ms: 7\n  position_flush_ms: 8\nname: from-file\n")
     env = {"HELIOGRAPH_STORAGE_SYNC_INTERVAL_MS": "70", "HELIOGRAPH_STORAGE_POSITION_FLUSH_MS": "80"}
     cfg = load(file, env=env, position_flush_ms=800)
     assert cfg.name == "from-file"

@@ -208,9 +208,7 @@ def test_what_does_not_fit_its_type_is_refused_with_the_place(
 
 @pytest.mark.parametrize("type_name", ["alert.v1", "order.v1", "point.v1", "numbers.v1", "invoice.v1"])
 @pytest.mark.parametrize("stored", [b"7", b"null", b'{"text":', b"", b'"\xff"', b'{"totalAmount":"x"}'])
-def test_stored_json_that_does_not_fit_is_a_mismatch(
-    payloads: Payloads, type_name: str, stored: bytes
-) -> None:
+def test_stored_json_that_does_not_fit_is_a_mismatch(payloads: Payloads, type_name: str, stored: bytes) -> None:
     decode = payloads.decoder(type_name)
     assert decode is not None
     with pytest.raises(PayloadMismatch):
@@ -299,8 +297,7 @@ def test_plain_data_turns_into_what_json_has() -> None:
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
     lambda inner: (
-        st.lists(inner, max_size=5)
-        | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=5)
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=5)
     ),
 )
 
@@ -326,9 +323,7 @@ def test_plain_data_arrives_as_it_was_or_is_refused(data: Any) -> None:
 # -- names --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["alert", "alert.v", "alert.1", ".v1", "alert.v1.x", "alert.V1", "alert.v1\n", "v1"]
-)
+@pytest.mark.parametrize("name", ["alert", "alert.v", "alert.1", ".v1", "alert.v1.x", "alert.V1", "alert.v1\n", "v1"])
 def test_a_type_is_registered_under_a_versioned_name(name: str) -> None:
     with pytest.raises(InvalidMessage, match=r"\.v1|printed"):
         Payloads().register(name, Alert)
