@@ -1,8 +1,9 @@
-"""What is appended together."""
+"""What is appended together, and what a sync of it covers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from heliograph.log.lines import stamp, stamp_batch
 
@@ -24,3 +25,12 @@ class Group:
         """What is written: under the lock, where the place of the first is known."""
         finish = stamp_batch if self.atomic else stamp
         return finish(self.bodies, self.crcs, place, first)
+
+
+class Mark(NamedTuple):
+    """What a sync that begins now will cover."""
+
+    base: int
+    written: int
+    next: int
+    crc: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import google_crc32c
 
@@ -18,22 +17,13 @@ from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, segments
-from heliograph.log.groups import Group
+from heliograph.log.groups import Group, Mark
 from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
 from heliograph.log.held import HeldLog
 from heliograph.log.lines import Form
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
-
-
-class Mark(NamedTuple):
-    """What a sync that begins now will cover."""
-
-    base: int
-    written: int
-    next: int
-    crc: int
 
 
 class Partition(HeldLog):
