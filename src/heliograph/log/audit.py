@@ -47,7 +47,7 @@ class Audit:
         if not self._enabled:
             return
         try:
-            self._append(msgspec.json.encode(record) + b"\n")
+            self._append(_line(record))
         except OSError as error:
             self.failed += 1
             logger.warning("cannot write the audit log: %s", error)
@@ -79,3 +79,10 @@ class Audit:
 
     def _numbered(self, number: int) -> Path:
         return self._directory / f"audit.{number}.jsonl"
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(record) + b"\n"
+    except (TypeError, ValueError):  # a fact that JSON cannot hold, such as a lone surrogate
+        return msgspec.json.encode({name: ascii(value) for name, value in record.items()}) + b"\n"

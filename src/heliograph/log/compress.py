@@ -4,7 +4,7 @@
     BASE.frames      derived, 32 bytes per frame: Q position, Q length (uncompressed), Q position, Q length (stored)
 
 The index keeps its uncompressed positions. The compressed file is written aside, read back and compared, synced,
-and renamed; only then is the plain one removed. If both exist the compressed one is complete and wins.
+and renamed; only then is the plain one removed. If both exist the compressed one wins if it is whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from heliograph.disk import Disk
 from heliograph.errors import Damaged
-from heliograph.limits import FRAME_BYTES_MAX
+from heliograph.limits import COPY_BYTES, FRAME_BYTES_MAX
 from heliograph.log import index, segments
 from heliograph.log.index import Entry
 
@@ -59,7 +59,7 @@ class CompressedSegment:
             data = self._disk.read_file(path)
             if len(data) % _FRAME.size == 0:
                 frames = list(_FRAME.iter_unpack(data))
-                if frames and _chained(frames, self._disk.fstat(self._fd).st_size):
+                if frames and _chained(frames, self._disk.fstat(self._fd).st_size) and self._ends_with(frames[-1]):
                     return frames
         entries: list[Entry] = []
         with contextlib.suppress(FileNotFoundError):
@@ -68,6 +68,15 @@ class CompressedSegment:
         with contextlib.suppress(OSError):
             self._disk.replace_file(path, b"".join(_FRAME.pack(*frame) for frame in frames), sync_names=False)
         return frames
+
+    def _ends_with(self, frame: tuple[int, int, int, int]) -> bool:
+        """Whether the last frame is as long as the table says: no other one follows to contradict it."""
+        _, length, at, stored = frame
+        try:
+            found = _zstd().get_frame_info(self._disk.read_range(self._fd, min(stored, 18), at)).decompressed_size
+        except _zstd().ZstdError:
+            return True  # damaged: the table knows better
+        return found is None or found == length
 
     def size(self) -> int:
         return self._frames[-1][0] + self._frames[-1][1] if self._frames else 0
@@ -88,12 +97,21 @@ class CompressedSegment:
     def _frame(self, number: int) -> bytes:
         if self._cached[0] != number:
             _, length, at, stored = self._frames[number]
-            try:
-                data = _zstd().decompress(self._disk.read_range(self._fd, stored, at))
-            except (_zstd().ZstdError, OSError):  # a damaged frame reads as empty bytes: line checksums then report it
-                data = b"\0" * length
+            data = self._decompressed(at, stored) or b""  # what is damaged reads as zeros: line checksums report it
             self._cached = (number, data.ljust(length, b"\0")[:length])
         return self._cached[1]
+
+    def _decompressed(self, at: int, stored: int) -> bytes | None:
+        try:
+            found: bytes = _zstd().decompress(self._disk.read_range(self._fd, stored, at))
+        except _zstd().ZstdError:
+            return None
+        return found
+
+    def whole(self) -> bool:
+        """Whether every frame can be read."""
+        found = [(length, self._decompressed(at, stored)) for _, length, at, stored in self._frames]
+        return all(data is not None and len(data) == length for length, data in found)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -184,6 +202,16 @@ def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Dis
     disk.sync_directory(directory)
     disk.unlink(plain)
     return size - disk.stat(target).st_size
+
+
+def same_lines(directory: Path, base: int, disk: Disk) -> bool:
+    """Whether the compressed form of a segment holds what the plain one does, byte for byte."""
+    plain, compressed = segments.PlainSegment(directory, base, disk), CompressedSegment(directory, base, disk)
+    with contextlib.closing(plain), contextlib.closing(compressed):
+        size = plain.size()
+        return compressed.size() == size and all(
+            plain.read(at, COPY_BYTES) == compressed.read(at, COPY_BYTES) for at in range(0, size, COPY_BYTES)
+        )
 
 
 def _write_frames(

@@ -67,12 +67,17 @@ class PlainSegment:
 
 
 def open_segment(directory: Path, base: int, disk: Disk) -> SegmentReader:
-    """Open a segment for reading; a compressed one wins where both exist."""
-    if os.path.exists(path_of(directory, base, COMPRESSED)):
-        from heliograph.log.compress import CompressedSegment  # zstd is loaded only where it is used
+    """Open a segment for reading; a compressed one wins where both exist, if it is whole."""
+    if not os.path.exists(path_of(directory, base, COMPRESSED)):
+        return PlainSegment(directory, base, disk)
+    from heliograph.log.compress import CompressedSegment  # zstd is loaded only where it is used
 
-        return CompressedSegment(directory, base, disk)
-    return PlainSegment(directory, base, disk)
+    compressed = CompressedSegment(directory, base, disk)
+    with contextlib.suppress(FileNotFoundError):
+        if disk.stat(path_of(directory, base)).st_size != compressed.size() or not compressed.whole():
+            compressed.close()
+            return PlainSegment(directory, base, disk)
+    return compressed
 
 
 def stored_bytes(directory: Path, base: int, disk: Disk) -> int:

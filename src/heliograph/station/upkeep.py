@@ -13,7 +13,7 @@ from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound
 from heliograph.log import indexing, retention, segments
-from heliograph.log.compress import compress_segment
+from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
@@ -152,7 +152,10 @@ class Upkeep:
             if base >= active or not plain.exists():
                 continue
             if segments.path_of(directory, base, segments.COMPRESSED).exists():
-                disk.unlink(plain)  # a crash came between the two; the compressed one is verified
+                if same_lines(directory, base, disk):
+                    disk.unlink(plain)  # a crash came between the two
+                else:
+                    logger.warning("%s and its compressed form differ; run 'helio verify'", plain)
                 continue
             entries = indexing.verified_entries(directory, base, disk)
             if entries and entries[-1].end == disk.stat(plain).st_size:  # damaged segments stay as they are
