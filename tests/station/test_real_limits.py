@@ -234,17 +234,17 @@ def test_a_thousand_channels_take_a_bounded_number_of_descriptors(tmp_path: Path
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
         with hg.open(sys.argv[1], name="host1", open_partitions_max=16, durability="os") as station:
             most = 0
-            for lap in range(3):
-                for n in range(300):
+            for lap in range(2):
+                for n in range(150):
                     station.publish(f"c{n}", lap)
                     most = max(most, len(os.listdir("/proc/self/fd")))
             print(most, flush=True)
-            for n in range(300):
-                assert [message.data for message in station.read(f"c{n}")] == [0, 1, 2], n
+            for n in range(150):
+                assert [message.data for message in station.read(f"c{n}")] == [0, 1], n
             print(len(os.listdir("/proc/self/fd")), station.stats().open_partitions, flush=True)
     """
     with Child(code, tmp_path) as child:
-        assert int(child.line()) < 150
+        assert int(child.line()) < 110
         descriptors, partitions = map(int, child.line().split())
-        assert descriptors < 150
+        assert descriptors < 110
         assert partitions <= 16

@@ -376,8 +376,10 @@ class Partition(HeldLog):
         if not self.mutex.acquire(blocking=False):
             return False
         try:
-            if self._lock.held or self.dirty:
+            if self._syncing or self.dirty:
                 return False
+            if self._lock.held:  # kept for the next append, which did not come
+                self._release()
             self.abandon()
             return True
         finally:
