@@ -29,6 +29,7 @@ from heliograph.errors import (
     Forked,
     HeliographError,
     NotFound,
+    OutcomeUnknown,
     ReadOnly,
     StationClosed,
     StorageError,
@@ -463,7 +464,13 @@ class FilesEngine:
         if self._syncer is not None:
             self._syncer.close()
         try:  # who published to a fenced log with durability `always` was told already
-            self._sync([one for one in self.open_partitions() if not (self._always and one.fenced)])
+            partitions = self.open_partitions()
+            self._sync([one for one in partitions if not (self._always and one.fenced)])
+            if not self._always and any(one.sync_failed and one.fenced for one in partitions):
+                raise OutcomeUnknown(
+                    "a sync failed while the station was open: what was published without waiting for one may be lost. "
+                    "Check the disk, then run 'helio verify --repair'."
+                )
         finally:
             self._closed = True
             self._keeper.close()

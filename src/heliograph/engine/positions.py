@@ -103,7 +103,7 @@ class Positions:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 lock = FileLock(directory / "lock", self._disk)
-            except FileNotFoundError:  # forgotten by another process in this moment
+            except (FileNotFoundError, FileExistsError):  # forgotten by another process in this moment
                 continue
             except OSError as error:
                 raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error

@@ -104,6 +104,7 @@ class HeldLog:
         "peak_us",
         "place",
         "state",
+        "sync_failed",
         "synced",
         "synced_crc",
         "synced_next",
@@ -126,6 +127,7 @@ class HeldLog:
         self.mutex = threading.Lock()
         self.closed = False
         self.used = True  # lately: whoever makes room spares it once
+        self.sync_failed = False  # here: what this process has acknowledged without a sync may be lost
         self._owner = owner
         self._disk = disk
         self._write_file = disk.write

@@ -198,6 +198,7 @@ class Partition(HeldLog):
         try:
             self._disk.fdatasync(self._fd)
         except OSError as error:
+            self.sync_failed = True
             self._fence()
             raise Fenced(f"{self._directory} is fenced: syncing a full segment failed ({error})") from error
         base = self.next
@@ -250,6 +251,7 @@ class Partition(HeldLog):
         except OSError as error:
             with self.mutex:
                 self._syncing -= 1
+                self.sync_failed = True
                 try:
                     self._fence(mark.base)
                 except HeliographError:
@@ -367,7 +369,7 @@ class Partition(HeldLog):
 
     def close_if_idle(self) -> bool:
         """Close if nobody is using it just now; whether it is closed."""
-        if self.news.waiting:
+        if self.news.waiting or self.sync_failed:
             return False
         try:
             self.sync()  # the descriptor that wrote stays open until its sync returned
