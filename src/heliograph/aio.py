@@ -18,6 +18,7 @@ from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.errors import Busy, StationClosed
 from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
+from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
@@ -196,15 +197,19 @@ class AsyncStation:
         return [Receipt(message_id, channel, 0, first + at) for at, message_id in enumerate(ids)]
 
     async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._waiting[ticket] = (future, channel)
-        try:
-            if not self._engine.submit_if_open(channel, 0, ticket):
-                await self._submit(channel, ticket, self._loop.time() + (self._wait_s if wait is None else wait))
-        except BaseException:
-            self._waiting.pop(ticket, None)
-            raise
-        return await future
+        while True:
+            future: asyncio.Future[int] = self._loop.create_future()
+            self._waiting[ticket] = (future, channel)
+            try:
+                if not self._engine.submit_if_open(channel, 0, ticket):
+                    await self._submit(channel, ticket, self._loop.time() + (self._wait_s if wait is None else wait))
+            except BaseException:
+                self._waiting.pop(ticket, None)
+                raise
+            try:
+                return await future
+            except (ChannelGone, Evicted):  # deleted, or closed for room, before it was appended: open it again
+                await asyncio.to_thread(self._engine.drop_closed, channel, 0)
 
     async def _submit(self, channel: str, ticket: Ticket, deadline: float) -> None:
         """Opening or making a channel touches the disk, and room may have to be waited for: not in the loop."""
@@ -231,7 +236,7 @@ class AsyncStation:
                 future.set_result(ticket.first)
             else:
                 future.set_exception(ticket.error)
-        if channel:
+        if channel and not isinstance(tickets[0].error, ChannelGone | Evicted):  # those are on their way again
             self._publisher.settled(channel, tickets)
 
     async def subscribe(

@@ -51,6 +51,7 @@ from heliograph.names import DEAD_LETTER, check_name
 
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
+_TRIES = 8
 _engines: weakref.WeakSet[FilesEngine] = weakref.WeakSet()
 
 
@@ -182,7 +183,7 @@ class FilesEngine:
         for number in range(file.partitions):
             last = number == file.partitions - 1
             self.write(name, number, functools.partial(self._delete_partition, name, last))
-            self._open.forget(name, number)
+            self.drop_closed(name, number)
         self.positions.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
 
@@ -207,10 +208,16 @@ class FilesEngine:
         if not self._always:
             self.directory.note_unsynced()
         publishing = self.config.publishing
-        partition = Partition(
-            place, _Channel(self, name), self.disk, self.clock, always=self._always,
-            busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add,
-        )  # fmt: skip
+        try:
+            partition = Partition(
+                place, _Channel(self, name), self.disk, self.clock, always=self._always,
+                busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            head = place.directory / "head"
+            if str(error.filename) != str(head) or not place.directory.is_dir() or head.exists():
+                self._no_such_channel(name, number)  # deleted in this moment, and perhaps made again
+            raise
         commit = GroupCommit(
             partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
             start_leader=self._committers.start_leader,
@@ -257,7 +264,7 @@ class FilesEngine:
         """Forget a partition that turned out to be deleted (or closed) meanwhile."""
         entry = self._open.known.get((name, number))
         if entry is not None and entry.log.gone:
-            self._open.forget(name, number)
+            self._open.forget(name, number, entry)
 
     def _append(self, entry: OpenPartition, ticket: Ticket, wait_s: float) -> int:
         if self._always:
@@ -290,15 +297,17 @@ class FilesEngine:
         return True
 
     def _creating(self, name: str, action: Callable[[], _T]) -> _T:
-        try:
-            return action()
-        except NotFound:
-            # Nobody can make a channel of dead letters beforehand, and without it a message would be retried for ever.
-            wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
-            if self.read_only or not wanted:
-                raise
-            self.create(name)
-            return action()
+        for _ in range(_TRIES):
+            try:
+                return action()
+            except NotFound:
+                # Nobody can make a channel of dead letters beforehand, and without it a message would be
+                # retried for ever.
+                wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
+                if self.read_only or not wanted:
+                    raise
+                self.create(name)  # and again, if another process deletes it at once
+        return action()
 
     # -- reading ----------------------------------------------------------------------------------------------
 

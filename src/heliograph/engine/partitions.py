@@ -93,18 +93,20 @@ class OpenPartitions:
             try:
                 return action(entry)
             except ChannelGone:
-                self.forget(channel, number)
+                self.forget(channel, number, entry)
             except Evicted:
                 if entry.log.gone:  # and nobody forgot it
-                    self.forget(channel, number)
+                    self.forget(channel, number, entry)
         raise Busy(f"channel '{channel}' is being opened and closed all the time; raise storage.open_partitions_max")
 
-    def forget(self, channel: str, number: int) -> None:
+    def forget(self, channel: str, number: int, entry: OpenPartition) -> None:
+        """Close a partition that is gone; not the one that another thread has opened in its place meanwhile."""
         with self._lock:
-            entry = self.known.pop((channel, number), None)
-        if entry is not None:
-            self._watcher.unwatch(entry.log.place.directory / "news")
-            entry.log.close()
+            if self.known.get((channel, number)) is not entry:
+                return
+            del self.known[(channel, number)]
+        self._watcher.unwatch(entry.log.place.directory / "news")
+        entry.log.close()
 
     def close(self) -> None:
         with self._lock:

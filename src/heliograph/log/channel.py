@@ -11,6 +11,7 @@ removing that; recovery empties the trash.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from datetime import datetime
 from pathlib import Path
@@ -110,8 +111,8 @@ def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: 
     except OSError as error:
         with contextlib.suppress(OSError):
             disk.remove_tree(built)
-        if (target / "channel.json").exists():
-            return False
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (target / "channel.json").exists():
+            return False  # though it may be deleted again by now
         raise explain(error, f"cannot create channel '{name}'") from error
     return True
 

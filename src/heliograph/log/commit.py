@@ -45,7 +45,7 @@ class Ticket(Group):
         self._lock: _thread.LockType | None = None
 
     def prepare_to_wait(self) -> None:
-        self._done, self.error = False, None  # it may have been refused before by a partition just closed
+        self._done = False
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
@@ -121,6 +121,7 @@ class GroupCommit:
             if alone:
                 self._leading = True
                 self.pending_bytes += ticket.size
+        ticket.error = None  # a partition just deleted or closed may have refused it before
         if alone:
             self._commit_alone(ticket)
         else:

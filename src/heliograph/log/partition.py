@@ -19,7 +19,7 @@ from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, segments
 from heliograph.log.groups import Group, Mark
 from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
-from heliograph.log.held import HeldLog
+from heliograph.log.held import Evicted, HeldLog
 from heliograph.log.lines import Form
 
 _extend = google_crc32c.extend
@@ -355,7 +355,10 @@ class Partition(HeldLog):
     @property
     def gone(self) -> bool:
         """Whether it was closed for room or its channel was deleted."""
-        return self.closed or bool(self.fields().flags & DELETED) or not self.in_place()
+        try:
+            return self.closed or bool(self.fields().flags & DELETED) or not self.in_place()
+        except (Evicted, ValueError):  # another thread closed it meanwhile: the head is unmapped
+            return True
 
     @property
     def fenced(self) -> bool:

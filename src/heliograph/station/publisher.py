@@ -214,8 +214,9 @@ class Publisher:
         return Receipt(message_id, channel, 0, offset)
 
     def _open_log(self, route: _Route, channel: str) -> Partition:
-        route.log = self._engine.writer_or_new(channel, 0)
-        return route.log
+        log = self._engine.writer_or_new(channel, 0)
+        route.log = log  # which another thread may take back before we look again
+        return log
 
     def prepare(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
