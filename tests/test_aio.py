@@ -1,0 +1,389 @@
+"""The asynchronous station: the same names and meaning, and an event loop that is never held up."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from heliograph.aio import AsyncStation
+from heliograph.disk import Disk
+from heliograph.station import open_station
+
+PATIENCE_S = 60.0
+
+
+class CountingDisk(Disk):
+    """Counts syncs; each takes a moment, as on a real disk."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.syncs = 0
+        self.pause_s = pause_s
+
+    def fdatasync(self, fd: int) -> None:
+        self.syncs += 1
+        time.sleep(self.pause_s)
+
+
+class GatedDisk(Disk):
+    """Syncs return when the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        self.waiting.set()
+        assert self.gate.wait(PATIENCE_S)
+
+    def shut(self) -> None:
+        self.gate.clear()
+        self.waiting.clear()
+
+
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await story()
+
+    asyncio.run(bounded())
+
+
+def on(disk: Disk, root: Path, **settings: Any) -> AsyncStation:
+    """A station on that disk, in the running loop."""
+    return AsyncStation(open_station(root, name="host1", disk=disk, **settings), asyncio.get_running_loop())
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 — conditions of any kind
+            await asyncio.sleep(0.002)
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(cls).items() if not name.startswith("_") and callable(member)}
+
+
+@pytest.mark.parametrize("method", sorted(set(public(hg.Station)) - {"open_range"}))
+def test_every_method_takes_the_same_parameters_in_the_same_order_with_the_same_defaults(method: str) -> None:
+    here = dict(inspect.signature(getattr(hg.Station, method)).parameters)
+    there = dict(inspect.signature(getattr(hg.AsyncStation, method)).parameters)
+    here.pop("event_loop", None)  # its own loop, always
+    assert [(one.name, one.kind, one.default) for one in here.values()] == [
+        (one.name, one.kind, one.default) for one in there.values()
+    ]
+
+
+def test_the_asynchronous_station_has_no_method_of_its_own() -> None:
+    assert set(public(hg.AsyncStation)) <= set(public(hg.Station))
+
+
+def test_open_async_takes_what_open_takes() -> None:
+    here = set(inspect.signature(hg.open).parameters) - {"disk", "clock"}
+    assert set(inspect.signature(hg.open_async).parameters) == here
+
+
+def test_publish_read_get_and_redact_mean_what_they_mean_elsewhere(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            assert (station.name, station.path) == ("host1", tmp_path)
+            receipt = await station.publish(
+                "a", {"n": 0}, type="t.v1", key="k", headers={"x": "1"}, correlation_id="c", subject="s"
+            )
+            assert (receipt.channel, receipt.partition, receipt.offset) == ("a", 0, 0)
+            many = await station.publish_many(
+                "a", [{"n": 1}, hg.Draft(data={"n": 2}, key="other")], type="t.v1", key="k"
+            )
+            assert [one.offset for one in many] == [1, 2]
+            assert await station.publish_many("a", []) == []
+            messages = [message async for message in station.read("a")]
+            assert [message.data["n"] for message in messages] == [0, 1, 2]
+            assert [message.key for message in messages] == ["k", "k", "other"]
+            assert messages[0].headers == {"x": "1"}
+            assert (messages[0].correlationid, messages[0].subject) == ("c", "s")
+            assert [m.offset async for m in station.read("a", start=1, end=2)] == [1]
+            found = await station.get(receipt.id)
+            assert found is not None and found.data == {"n": 0}
+            assert (await station.redact(receipt.id, reason="test")).offset == 0
+            assert await station.get(receipt.id) is None
+            assert [m.offset async for m in station.read("a")] == [1, 2]
+
+    run(story)
+
+
+def test_a_follower_gets_what_is_published_later(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.create_channel("a")
+            got: list[int] = []
+
+            async def follow() -> None:
+                async for message in station.read("a", follow=True):
+                    got.append(message.data)
+                    if len(got) == 3:
+                        return
+
+            follower = asyncio.create_task(follow())
+            for n in range(3):
+                await station.publish("a", n)
+                await eventually(lambda n=n: len(got) == n + 1)
+            await follower
+            assert got == [0, 1, 2]
+
+    run(story)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+def test_handlers_may_be_plain_or_async_and_take_batches(tmp_path: Path, batch: bool, plain: bool) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            got: list[int] = []
+            threads = set()
+
+            def take(what: Any) -> None:
+                threads.add(threading.current_thread())
+                got.extend([message.data for message in what] if batch else [what.data])
+
+            async def take_async(what: Any) -> None:
+                await asyncio.sleep(0)
+                take(what)
+
+            await station.publish_many("a", list(range(5)))
+            handler = take if plain else take_async
+            async with await station.subscribe("a", handler, name="s", start="first", batch=batch) as subscription:
+                assert (subscription.name, subscription.channel) == ("s", "a")
+                await station.publish("a", 5)
+                await eventually(lambda: subscription.position == 6)
+            assert subscription.state == "closed"
+            assert got == [0, 1, 2, 3, 4, 5]
+            assert (threading.main_thread() in threads) == (not plain)
+            assert [(one.name, one.offset) for one in await station.subscriptions("a")] == [("s", 6)]
+
+    run(story)
+
+
+def test_seek_forget_channels_trim_sync_and_stats_are_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1", durability="interval") as station:
+            await station.create_channel("a", segment_bytes=4096)
+            assert (await station.alter_channel("a", retention_bytes=4096)).settings.retention_bytes == 4096
+            for n in range(40):
+                await station.publish("a", {"n": n, "pad": "x" * 400})
+            subscription = await station.subscribe("a", lambda message: None, name="s", start="first")
+            await eventually(lambda: subscription.position == 40)
+            await subscription.close()
+            result = await station.seek("a", "s", 30, dry_run=True)
+            assert (result.before, result.after, result.applied) == (40, 30, False)
+            assert (await station.seek("a", "s", 30)).applied
+            (trimmed,) = await station.trim("a")
+            assert (await station.channel("a")).first == trimmed.first > 0
+            await station.sync()
+            stats = await station.stats()
+            assert [(one.channel, one.published, one.partitions[0].unsynced_bytes) for one in stats.channels] == [
+                ("a", 40, 0)
+            ]
+            await station.forget("a", "s")
+            assert await station.subscriptions() == []
+            await station.delete_channel("a")
+            assert await station.channels() == []
+
+    run(story)
+
+
+def test_sixty_four_tasks_share_syncs_and_lose_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = CountingDisk(0.001)
+        async with on(disk, tmp_path) as station:
+            await station.create_channel("a")
+            before = disk.syncs
+
+            async def publisher(task: int) -> list[hg.Receipt]:
+                return [await station.publish("a", [task, n]) for n in range(20)]
+
+            receipts = await asyncio.gather(*map(publisher, range(64)))
+            assert disk.syncs - before < 64 * 20 / 8
+            stored = {message.offset: (message.id, message.data) async for message in station.read("a")}
+            assert stored == {
+                receipt.offset: (receipt.id, [task, n])
+                for task, mine in enumerate(receipts)
+                for n, receipt in enumerate(mine)
+            }
+            assert sorted(stored) == list(range(64 * 20))
+            for mine in receipts:  # each one's order is kept
+                assert [one.offset for one in mine] == sorted(one.offset for one in mine)
+
+    run(story)
+
+
+def test_publishers_to_many_new_channels_at_once_all_succeed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with on(CountingDisk(), tmp_path) as station:
+            await asyncio.gather(*[station.publish(f"c{n % 8}", n) for n in range(64)])
+            assert [(info.name, info.messages) for info in await station.channels()] == [(f"c{n}", 8) for n in range(8)]
+
+    run(story)
+
+
+def test_a_cancelled_publish_hangs_nobody_and_its_message_is_still_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = GatedDisk()
+        async with on(disk, tmp_path) as station:
+            await station.publish("a", "first")
+            disk.shut()
+            tasks = [asyncio.create_task(station.publish("a", n)) for n in range(12)]
+            await eventually(disk.waiting.is_set)
+            for task in tasks[::3]:
+                task.cancel()
+            results = asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.01)
+            disk.gate.set()
+            for n, result in enumerate(await results):
+                assert isinstance(result, asyncio.CancelledError) if n % 3 == 0 else isinstance(result, hg.Receipt)
+            await station.publish("a", "last")
+            assert {message.data async for message in station.read("a")} == {"first", *range(12), "last"}
+            stats = await station.stats()
+            assert stats.pending_bytes == 0
+            assert stats.channels[0].published == 14
+            assert not station._waiting
+
+    run(story)
+
+
+def test_a_publish_cancelled_while_its_channel_is_made_hangs_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = GatedDisk()
+        async with on(disk, tmp_path) as station:
+            disk.shut()
+            tasks = [asyncio.create_task(station.publish("a", n)) for n in range(3)]
+            await eventually(disk.waiting.is_set)
+            tasks[0].cancel()
+            await asyncio.sleep(0.01)
+            disk.gate.set()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(results[0], asyncio.CancelledError)
+            await station.publish("a", "last")
+            data = [message.data async for message in station.read("a")]
+            assert {1, 2, "last"} <= set(data) and len(data) == len(set(data))
+            assert not station._waiting
+            assert (await station.stats()).pending_bytes == 0
+
+    run(story)
+
+
+def test_a_channel_deleted_by_somebody_else_is_made_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.publish("a", "old")
+            with hg.open(tmp_path) as other:
+                other.delete_channel("a")
+            receipts = await asyncio.gather(*[station.publish("a", n) for n in range(4)])
+            assert sorted(one.offset for one in receipts) == [0, 1, 2, 3]
+            assert {message.data async for message in station.read("a")} == {0, 1, 2, 3}
+            with hg.open(tmp_path) as other:
+                other.delete_channel("a")
+            assert [one.offset for one in await station.publish_many("a", [4, 5])] == [0, 1]
+
+    run(story)
+
+
+def test_when_too_much_waits_for_the_disk_the_caller_is_told_or_waits_if_asked_to(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = GatedDisk()
+        async with on(disk, tmp_path, pending_bytes_max=65536) as station:
+            await station.create_channel("a")
+            await station.publish("a", 0)
+            disk.shut()
+            first = asyncio.create_task(station.publish("a", "x" * 60_000))
+            await eventually(disk.waiting.is_set)
+            with pytest.raises(hg.Busy, match="pending_bytes_max"):
+                await station.publish("a", "y" * 60_000)
+            with pytest.raises(hg.Busy):
+                await station.publish_many("a", ["y" * 60_000], wait=0.02)
+            patient = asyncio.create_task(station.publish("a", "z" * 60_000, wait=PATIENCE_S))
+            await asyncio.sleep(0.02)
+            assert not patient.done()
+            disk.gate.set()
+            assert [(await first).offset, (await patient).offset] == [1, 2]
+            assert not station._waiting
+
+    run(story)
+
+
+def test_the_loop_goes_on_while_the_disk_is_slow(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = GatedDisk()
+        async with on(disk, tmp_path) as station:
+            for channel in ("a", "new"):  # known, and still to be made
+                if channel == "a":
+                    await station.publish("a", 0)
+                disk.shut()
+                publishing = asyncio.create_task(station.publish(channel, 1))
+                await eventually(disk.waiting.is_set)
+                ticks = 0
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                    ticks += 1
+                assert ticks == 100 and not publishing.done()
+                disk.gate.set()
+                await publishing
+
+    run(story)
+
+
+def test_a_closed_station_says_so_and_hangs_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        station = await hg.open_async(tmp_path, name="host1")
+        await station.publish("a", 0)
+        await station.close()
+        await station.close()
+        for attempt in (
+            lambda: station.publish("a", 1),
+            lambda: station.publish_many("a", [1]),
+            lambda: station.subscribe("a", print),
+            lambda: station.get("x"),
+            station.channels,
+            station.stats,
+            lambda: station.seek("a", "s", 0),
+            station.sync,
+            lambda: anext(station.read("a")),
+        ):
+            with pytest.raises(hg.StationClosed):
+                await attempt()
+
+    run(story)
+
+
+def test_closing_while_others_publish_leaves_every_publisher_with_an_answer(tmp_path: Path) -> None:
+    async def story() -> None:
+        station = on(CountingDisk(0.002), tmp_path)
+        await station.create_channel("a")
+        acknowledged: list[int] = []
+
+        async def publisher(task: int) -> None:
+            n = 0
+            while True:
+                try:
+                    await station.publish("a", [task, n])
+                except hg.StationClosed:
+                    return
+                acknowledged.append(task * 1_000_000 + n)
+                n += 1
+
+        tasks = [asyncio.create_task(publisher(task)) for task in range(8)]
+        await eventually(lambda: len(acknowledged) > 40)
+        await station.close()
+        await asyncio.gather(*tasks)
+        with hg.open(tmp_path) as again:
+            stored = {message.data[0] * 1_000_000 + message.data[1] for message in again.read("a")}
+        assert set(acknowledged) <= stored
+
+    run(story)
