@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -84,23 +85,29 @@ def number(value: float | None) -> str:
 
 def print_table(results: Results, console: Console | None = None) -> None:
     """The one table."""
-    table = Table(title=f"Heliograph beside the raw limits ({results.mode})", title_justify="left")
-    for name in ("subject", "what"):
-        table.add_column(name)
+    table = Table(title=f"Heliograph beside the raw limits ({results.mode})", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("what", min_width=22, overflow="fold")
     for name in ("raw", "ours", "unit", "ratio", "target"):
         table.add_column(name, justify="left" if name == "unit" else "right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("", no_wrap=True)
     before = ""
     for row in results.rows:
-        if before and row.subject != before:
-            table.add_section()
+        if row.subject != before:
+            table.add_row(f"[bold]{row.subject}", "", "", "", "", "", "")
         verdict = {None: "", True: "[green]met", False: "[red]missed"}[row.met]
         table.add_row(
-            "" if row.subject == before else row.subject, row.what, number(row.raw), number(row.ours), row.unit,
-            number(row.ratio), str(row.goal or ""), verdict,
-        )  # fmt: skip
+            f"  {row.what}",
+            number(row.raw),
+            number(row.ours),
+            row.unit,
+            number(row.ratio),
+            str(row.goal or ""),
+            verdict,
+        )
         before = row.subject
     console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 130)  # a file has no edge
     console.print(table)
     for name, reason in results.not_run.items():
         console.print(f"{name}: not run. {reason}", markup=False)
