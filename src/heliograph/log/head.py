@@ -20,6 +20,7 @@ stores become visible in order (x86), the checksum where they do not (ARM).
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -117,7 +118,8 @@ class Head:
             identity = _IDENTITY.pack(MAGIC, boot, disk.fstat(fd).st_ino)
             packed = _FIELDS.pack(*fields)
             page = identity.ljust(_FIELDS_AT, b"\0") + packed + _crc(packed).to_bytes(4, "little")
-            disk.pwrite(fd, page.ljust(SIZE, b"\0"), 0)
+            if disk.pwrite(fd, page.ljust(SIZE, b"\0"), 0) != SIZE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         finally:
             disk.close(fd)
 
