@@ -9,7 +9,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import heliograph as hg
@@ -67,6 +67,8 @@ def test_a_batch_says_so_on_each_of_its_lines_unless_it_is_one() -> None:
 
 @given(st.lists(st.sampled_from(["good", "bad", "blank", "eaten", "made"]), max_size=12), st.integers(0, 50))
 def test_sorting_out_never_gives_an_intact_line_a_wrong_offset(kinds: list[str], first: int) -> None:
+    # Newlines made and eaten may cancel each other: then nobody can tell which of the pieces was blank before.
+    assume(not {"blank", "eaten", "made"} <= set(kinds))
     parts = []
     good = set()
     for offset, kind in enumerate(kinds, first):

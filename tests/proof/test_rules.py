@@ -1,6 +1,6 @@
 """The rules of the log, one by one, each named for what its absence would lose.
 
-Most have more tests elsewhere: 2, 12, 14 and 15 in tests/station/test_processes.py; 3 and 4 in tests/log/test_recovery.py
+Most have more tests elsewhere: 2, 12, 14, 15 in tests/station/test_processes.py; 3, 4 in tests/log/test_recovery.py
 and tests/proof/test_kills.py; 5 in tests/log/test_half_rotation.py; 6 in tests/station/test_failing_disk.py; 7 and 8 in
 tests/log/test_damage.py; 9 in tests/log/test_directory.py; 10 in tests/engine; 18 in tests/log/test_compress.py; 19 in
 tests/station/test_doors.py and tests/log/test_readonly.py; 20 in tests/engine/test_partitions.py and
