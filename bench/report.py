@@ -42,7 +42,7 @@ def results_of(
 def describe_machine() -> dict[str, str]:
     """What the numbers depend on."""
     found = {
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
