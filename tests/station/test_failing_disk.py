@@ -16,7 +16,7 @@ import pytest
 import heliograph as hg
 from heliograph.station import Station, open_station
 from tests.faults import MUTATING, READING, FaultyDisk
-from tests.proof.tools import Child, checked_log
+from tests.proof.tools import Child, checked_log, eventually
 
 CHANNEL = "events"
 CODES = [errno.ENOSPC, errno.EIO, errno.EMFILE]
@@ -191,6 +191,31 @@ def test_a_short_write_that_cannot_be_undone_is_not_half_visible(tmp_path: Path)
         disk.heal()
         book.publish(station)
     book.check(tmp_path)
+
+
+def test_a_shared_write_that_cannot_be_undone_is_not_called_refused(tmp_path: Path) -> None:
+    """Some lines did arrive whole: whoever comes next keeps them, so nobody may say that they are not there."""
+    from tests.log.test_commit import SlowDisk, held_up
+
+    disk, book = SlowDisk(), Book()
+    with open_station(tmp_path, name="host1", disk=disk) as station:
+        book.publish(station)
+        leader = held_up(station, disk)
+        others = [threading.Thread(target=book.publish, args=(station, 200), daemon=True) for _ in range(4)]
+        for thread in others:
+            thread.start()
+        eventually(lambda: station.stats().pending_bytes > 1500)
+        disk.fail("write", short=1000, path=".jsonl")
+        disk.fail("write", errno.EIO, at=2, path=".jsonl")
+        disk.fail("ftruncate", errno.EIO, path=".jsonl")
+        disk.gate.set()
+        for thread in [leader, *others]:
+            thread.join(30)
+        disk.heal()
+        assert len(book.unknown) == 4
+        book.publish(station)
+    stored = [message["data"] for message in checked_log(tmp_path, CHANNEL).values()]
+    assert book.acknowledged <= {data["n"] for data in stored if data != "leader"}
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES], ids=errno.errorcode.get)

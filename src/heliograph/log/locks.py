@@ -135,9 +135,10 @@ class AppendLock:
         True if its last holder died holding it: the head may lack what that one knew.
         """
         try:
-            self._disk.flock(self._fd, _EXCLUSIVE)
-        except BlockingIOError:
-            self._contend(timeout_s)
+            try:
+                self._disk.flock(self._fd, _EXCLUSIVE)
+            except BlockingIOError:
+                self._contend(timeout_s)
         except BaseException:  # Ctrl-C may come when the lock is had and nobody knows it yet
             self._disk.flock(self._fd, _UNLOCK)
             raise

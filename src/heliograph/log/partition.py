@@ -49,8 +49,10 @@ class Partition(HeldLog):
             try:
                 return self._append_form(form, id_bytes, microseconds, encoded, now_us)
             except OSError as error:
-                self._undo_write()
-                self._release_in_doubt()
+                try:
+                    self._undo_write()
+                finally:
+                    self._release_in_doubt()
                 raise explain(error, f"cannot append to {self._directory}") from error
             except BaseException:  # Ctrl-C between the write and the word of it
                 self._disown()
@@ -166,7 +168,7 @@ class Partition(HeldLog):
             self._write_index_entry()
 
     def _put(self, data: bytes) -> None:
-        """Write all or nothing. What cannot be undone is seen by the next appender: size and head differ."""
+        """Write all or nothing."""
         try:
             done = self._write_file(self._fd, data)
             if done != len(data):
@@ -176,8 +178,14 @@ class Partition(HeldLog):
             raise
 
     def _undo_write(self) -> None:
-        with contextlib.suppress(OSError):
+        """Cut off what was written. What cannot be, the next appender finds: whole lines of it will be kept."""
+        try:
             self._disk.ftruncate(self._fd, self.written)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"writing to {self._directory} failed in the middle and could not be undone ({error}): what was just "
+                "published may or may not be stored"
+            ) from error
 
     def _write_index_entry(self) -> None:
         entry = index.Entry(
