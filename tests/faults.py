@@ -42,6 +42,7 @@ class FaultyDisk(Disk):
         self.recording = False
         self.fired: list[str] = []
         self.dead = False
+        self.buried = False
         self.before: dict[str, Callable[..., None]] = {}
         self.after: dict[str, Callable[..., None]] = {}
         self._rules: list[Callable[[str, tuple[Any, ...]], BaseException | int | None]] = []
@@ -113,6 +114,7 @@ class FaultyDisk(Disk):
     def bury(self) -> None:
         """Close every descriptor that is still open, as the kernel does for a killed process."""
         self.heal()
+        self.buried = True
         for fd in list(self._paths):
             if self._paths.pop(fd, None) is not None:
                 os.close(fd)
@@ -126,7 +128,9 @@ class FaultyDisk(Disk):
 
     def _call(self, kind: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         if kind == "close":  # a dead process's files are closed, too
-            self._paths.pop(arguments[0], None)
+            if self._paths.pop(arguments[0], None) is None:
+                # Closed before, or buried: by now the number may be a file of another story in this process.
+                return None if self.buried else _bad_descriptor()
             return function(*arguments, **named)
         self.counts[kind] += 1
         if self.recording:
@@ -169,6 +173,10 @@ class FaultyDisk(Disk):
 
     def sync_directory(self, path: str | Path) -> None:
         self._call("sync_directory", super().sync_directory, path)
+
+
+def _bad_descriptor() -> None:
+    raise OSError(errno.EBADF, "closed twice")
 
 
 def _forward(kind: str) -> Callable[..., Any]:

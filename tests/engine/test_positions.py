@@ -96,6 +96,20 @@ def test_looking_whether_somebody_is_live_does_not_make_a_subscriber_busy(positi
             thread.join()
 
 
+def test_two_who_look_at_once_do_not_take_each_other_for_a_subscriber(positions: Positions) -> None:
+    positions.lease(CHANNEL, "w").release()
+    seen: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: seen.extend(positions.live(CHANNEL, "w") for _ in range(500))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 2000
+    assert not any(seen)
+
+
 def test_a_name_forgotten_while_another_takes_its_lease_ends_well_for_both(positions: Positions) -> None:
     for _ in range(200):
         errors: list[BaseException] = []

@@ -66,3 +66,26 @@ def test_a_station_leaves_no_threads_and_no_descriptors_behind(opened: Opener) -
             station.trim()
     eventually(lambda: threading.active_count() <= threads, f"{threading.enumerate()}")
     eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_closed_by_two_it_leaves_the_files_alone_that_have_its_numbers_since(tmp_path: Path) -> None:
+    watcher = Watcher()
+    watcher.watch(tmp_path / "news", lambda: None)
+    watcher.abandon()
+    others = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]  # the same numbers
+    eventually(lambda: "heliograph-news" not in {thread.name for thread in threading.enumerate()})
+    watcher.close()
+    watcher.abandon()
+    for fd in others:
+        os.close(fd)  # EBADF if the watcher closed it
+
+
+def test_an_engine_is_abandoned_once(opened: Opener) -> None:
+    station = opened()
+    station.publish(CHANNEL, 1)
+    station.engine.abandon()
+    with opened() as other:
+        other.publish(CHANNEL, 2)
+        station.engine.abandon()  # as in the child of a child
+        assert [message.data for message in other.read(CHANNEL)] == [1, 2]
+        other.sync()

@@ -489,7 +489,10 @@ class FilesEngine:
             _engines.discard(self)
 
     def abandon(self) -> None:
-        """In a forked child: close what was inherited, without unlocking what the parent holds."""
+        """In a forked child: close what was inherited, without unlocking what the parent holds. Once."""
+        _engines.discard(self)  # its descriptors' numbers are somebody else's from now on, also in a child of the child
+        if self._forked:
+            return
         self._forked = True
         self._open.abandon()
         self._watcher.abandon()

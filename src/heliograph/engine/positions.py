@@ -21,17 +21,17 @@ from heliograph.log.locks import FileLock
 
 _decode = msgspec.json.Decoder(Position).decode
 
-PROBES = 10
-PROBE_S = 0.005
-"""``live`` holds a lock for an instant to see whether it is free: whoever wants it looks again before it is Busy."""
+LOOKED_AT_S = 1.0
+"""Who looks whether a lease is free holds its lock, shared, for an instant: whoever wants it then tries again."""
 
 
 def _taken(lock: FileLock) -> bool:
-    for _ in range(PROBES):
-        if lock.try_exclusive():
-            return True
-        time.sleep(PROBE_S)
-    return lock.try_exclusive()
+    until = time.monotonic() + LOOKED_AT_S
+    while not lock.try_exclusive():
+        if not lock.free() or time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 class Positions:
@@ -126,6 +126,6 @@ class Positions:
         except FileNotFoundError:
             return False
         try:
-            return not lock.try_exclusive()
+            return not lock.free()
         finally:
             lock.release()

@@ -88,6 +88,7 @@ class _Inotify:
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._fd = self._check(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
         self._stop_read, self._stop_write = os.pipe()
+        self._open = [self._fd, self._stop_read, self._stop_write]
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._poll.register(self._stop_read, select.POLLIN)
@@ -120,13 +121,11 @@ class _Inotify:
         return handles
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):
+        if self._open:
             os.write(self._stop_write, b"x")
 
     def close(self) -> None:
-        for fd in (self._fd, self._stop_read, self._stop_write):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        _close_once(self._open)
 
 
 class _Kqueue:
@@ -135,6 +134,7 @@ class _Kqueue:
         self._queue: Any = kqueue.kqueue()
         self._note_write: int = kqueue.KQ_NOTE_WRITE
         self._stop_read, self._stop_write = os.pipe()
+        self._open = [self._stop_read, self._stop_write]
         self._change(self._stop_read, "KQ_FILTER_READ", "KQ_EV_ADD", 0)
 
     def _change(self, fd: int, filter_name: str, flag: str, notes: int) -> None:
@@ -158,11 +158,16 @@ class _Kqueue:
         return handles
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):
+        if self._open:
             os.write(self._stop_write, b"x")
 
     def close(self) -> None:
         self._queue.close()
-        for fd in (self._stop_read, self._stop_write):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        _close_once(self._open)
+
+
+def _close_once(descriptors: list[int]) -> None:
+    """Close them, whichever of two threads comes first: closed twice, a number may be somebody else's by then."""
+    with contextlib.suppress(IndexError):
+        while True:
+            os.close(descriptors.pop())

@@ -106,8 +106,9 @@ def find_id(log: Log, message_id: str, made_us: int | None, disk: Disk) -> int |
 
 def _scan(log: Log, start: int, pattern: bytes, message_id: str, disk: Disk, stop_after_us: int | None) -> int | None:
     cursor = LogCursor(log, start, disk)
+    end = log.limit().next  # looking up to an end that a busy publisher moves would never end
     with contextlib.closing(cursor):
-        while (chunk := cursor.read()) is not None:
+        while cursor.offset < end and (chunk := cursor.read()) is not None:
             if pattern in chunk.data:
                 for offset, line in _numbered(chunk.data, chunk.first, chunk.numbered):
                     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
