@@ -220,6 +220,7 @@ class FilesEngine:
             raise
         commit = GroupCommit(
             partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
+            wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
         return OpenPartition(partition, commit)
@@ -256,9 +257,11 @@ class FilesEngine:
             name, lambda: self._open.use(name, number, lambda found: self._append(found, ticket, wait_s))
         )
 
-    def writer_or_new(self, name: str, number: int) -> Partition:
-        """The writing side of a partition; the channel is made if that is allowed."""
-        return self._creating(name, lambda: self.writer(name, number))
+    def appender(self, name: str, number: int) -> Partition | GroupCommit:
+        """What appends single messages as durably as the station promises; the channel is made if that is allowed."""
+        self.check_writable()
+        entry = self._creating(name, lambda: self._open.get(name, number))
+        return entry.commit if self._always and entry.commit is not None else _writing_side(entry)
 
     def drop_closed(self, name: str, number: int) -> None:
         """Forget a partition that turned out to be deleted (or closed) meanwhile."""

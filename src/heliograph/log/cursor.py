@@ -220,12 +220,15 @@ class LogCursor:
 
     def _locate(self) -> None:
         """Open the segment that holds the offset, at the line of the offset."""
-        known = segments.bases(self._directory, self._disk)
-        fitting = [base for base in known if base <= self.offset]
-        if not fitting:
-            raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}")
-        base = fitting[-1]
-        self._segment = segments.open_segment(self._directory, base, self._disk)
+        base = self.offset
+        try:  # who comes from the end of the segment before it knows the name
+            self._segment = segments.open_segment(self._directory, base, self._disk)
+        except FileNotFoundError:
+            known = segments.bases(self._directory, self._disk)
+            base = max((base for base in known if base <= self.offset), default=-1)
+            if base < 0:
+                raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}") from None
+            self._segment = segments.open_segment(self._directory, base, self._disk)
         self._sealed_size = -1
         try:
             self._index = index.IndexFile(segments.path_of(self._directory, base, segments.INDEX), base, self._disk)

@@ -202,7 +202,8 @@ class AppendLock:
     def release(self) -> None:
         """Free the lock; the head says everything."""
         self._head.words[LOCK_HOLDER] = 0
-        self.disown()
+        self.held = False
+        self._disk.flock(self._fd, _UNLOCK)
 
     def disown(self) -> None:
         """Free the lock as a dying holder would: whoever is next looks at the end of the log."""

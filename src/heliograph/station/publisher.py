@@ -16,7 +16,7 @@ from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
-from heliograph.log.commit import FormTicket, Ticket
+from heliograph.log.commit import FormTicket, GroupCommit, Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import TAIL_BYTES_MAX, Form
 from heliograph.log.partition import Partition
@@ -58,7 +58,7 @@ class _Route:
         self.type_name = type_name
         self.meter = meter
         self.plain = plain  # data of no registered type: encoded as it is
-        self.log: Partition | None = None  # where it was appended last
+        self.log: Partition | GroupCommit | None = None  # where it was appended last
         self.second_us = 0  # when the second began that the form has in it
         self.form = Form(b"")
 
@@ -85,7 +85,6 @@ class Publisher:
         self._routes: dict[tuple[str, str | None, str | None], _Route] = {}
         self._time_ns = engine.clock.time_ns
         self._monotonic_ns = engine.clock.monotonic_ns
-        self._always = config.storage.durability == "always"
         publishing = config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
@@ -170,7 +169,7 @@ class Publisher:
         return Receipt(own_id, channel, 0, offset)
 
     def publish_plain(self, channel: str, data: Any, type_name: str | None) -> Receipt:
-        """Publish data with nothing said about it, without a sync: the shortest way there is.
+        """Publish data with nothing said about it: the shortest way there is.
 
         Anything out of the ordinary goes the general way.
         """
@@ -179,8 +178,7 @@ class Publisher:
         except (KeyError, TypeError):
             route = self._route(channel, type_name)
         if (
-            self._always
-            or not route.plain
+            not route.plain
             or data.__class__ in _SPECIAL
             or context_correlation_id() is not None
             or _TRACING in _modules
@@ -213,8 +211,8 @@ class Publisher:
             meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(message_id, channel, 0, offset)
 
-    def _open_log(self, route: _Route, channel: str) -> Partition:
-        log = self._engine.writer_or_new(channel, 0)
+    def _open_log(self, route: _Route, channel: str) -> Partition | GroupCommit:
+        log = self._engine.appender(channel, 0)
         route.log = log  # which another thread may take back before we look again
         return log
 
