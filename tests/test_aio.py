@@ -387,3 +387,28 @@ def test_closing_while_others_publish_leaves_every_publisher_with_an_answer(tmp_
         assert set(acknowledged) <= stored
 
     run(story)
+
+
+# -- producers and atomic steps ----
+
+
+def test_a_producer_and_a_step(tmp_path: Path) -> None:
+    async def main() -> tuple[list[Any], list[Any], int]:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            async with station.producer("p") as producer:
+                await producer.publish("in", 1)
+                assert (await producer.publish("in", 1, seq=1)).duplicate
+                await producer.publish_many("in", [2, 3])
+                last = await producer.last("in")
+            async with station.atomic() as step:
+                await step.publish("out", "a")
+                await step.publish("in", 4)
+            with pytest.raises(ZeroDivisionError):
+                async with station.atomic() as broken:
+                    await broken.publish("out", "b")
+                    raise ZeroDivisionError
+            assert [receipt.channel for receipt in step.receipts] == ["out", "in"]
+            found = [[message.data async for message in station.read(channel)] for channel in ("in", "out")]
+            return found[0], found[1], last
+
+    assert asyncio.run(main()) == ([1, 2, 3, 4], ["a"], 3)

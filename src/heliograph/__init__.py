@@ -38,7 +38,9 @@ from heliograph.errors import (
     MessageTooLarge,
     NotFound,
     OutcomeUnknown,
+    OutOfSequence,
     PayloadMismatch,
+    ProducerFenced,
     ReadOnly,
     RetryLater,
     StationClosed,
@@ -50,7 +52,9 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
+from heliograph.station.atomic import Step
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -58,7 +62,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Load the asyncio side when it is first used: asyncio alone doubles the time of an import."""
-    if name in ("AsyncStation", "AsyncSubscription", "open_async"):
+    if name in ("AsyncProducer", "AsyncStation", "AsyncStep", "AsyncSubscription", "open_async"):
         from heliograph import aio
 
         return getattr(aio, name)
@@ -67,7 +71,9 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AlreadyExists",
+    "AsyncProducer",
     "AsyncStation",
+    "AsyncStep",
     "AsyncSubscription",
     "Busy",
     "ChannelInfo",
@@ -85,8 +91,11 @@ __all__ = [
     "Message",
     "MessageTooLarge",
     "NotFound",
+    "OutOfSequence",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Producer",
+    "ProducerFenced",
     "ReadOnly",
     "Receipt",
     "Retry",
@@ -95,6 +104,7 @@ __all__ = [
     "Station",
     "StationClosed",
     "StationStats",
+    "Step",
     "StorageError",
     "Subscription",
     "SubscriptionBusy",

@@ -15,13 +15,15 @@ from typing import Any, Self, TypeVar
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
-from heliograph.errors import Busy, StationClosed
+from heliograph.errors import Busy, NotFound, StationClosed
 from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
+from heliograph.station.atomic import Step
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
 
@@ -125,6 +127,73 @@ class AsyncSubscription:
         await self.close()
 
 
+class AsyncProducer:
+    """A numbered publisher of an asynchronous station; see :class:`Producer`."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.sync = producer
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.sync.id
+
+    async def last(self, channel: str) -> int:
+        """The number of its last message that is stored in a channel; 0 if there is none."""
+        return await asyncio.to_thread(self.sync.last, channel)
+
+    async def publish(self, channel: str, data: Any = None, **options: Any) -> Receipt:
+        """Publish one message under the next number; see :meth:`Producer.publish`."""
+        return await asyncio.to_thread(lambda: self.sync.publish(channel, data, **options))
+
+    async def publish_many(self, channel: str, payloads: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Publish a batch under the next numbers; see :meth:`Producer.publish_many`."""
+        return await asyncio.to_thread(lambda: self.sync.publish_many(channel, payloads, **options))
+
+    async def close(self) -> None:
+        """Save how far it has come."""
+        await asyncio.to_thread(self.sync.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncStep:
+    """What happens together at an asynchronous station; see :class:`Step`."""
+
+    def __init__(self, step: Step) -> None:
+        self.sync = step
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Where the messages are, once the block has ended."""
+        return self.sync.receipts
+
+    async def publish(self, channel: str, data: Any = None, **options: Any) -> str:
+        """Publish a message when the block ends; its id."""
+        return await asyncio.to_thread(lambda: self.sync.publish(channel, data, **options))
+
+    async def commit(self, message: Message, subscription: str) -> None:
+        """Say that a durable subscription is done with this message and all before it."""
+        await asyncio.to_thread(self.sync.commit, message, subscription)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await asyncio.to_thread(self.sync.carry_out)
+        else:
+            self.sync.abandon()
+
+
 class AsyncStation:
     """A station whose methods are awaited. Belongs to the event loop it was opened in."""
 
@@ -173,8 +242,15 @@ class AsyncStation:
         ticket, message_id = self._publisher.prepare(
             channel, data, type, key, headers, correlation_id, subject, id, self._resolved
         )
-        first = await self._commit(channel, ticket, wait)
-        return Receipt(message_id, channel, 0, first)
+        partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
+        first = await self._commit(channel, partition, ticket, wait)
+        return Receipt(message_id, channel, partition, first)
+
+    async def _partitions(self, channel: str) -> int:
+        try:
+            return self._engine.partition_count(channel)
+        except NotFound:  # making a channel touches the disk: not in the loop
+            return await asyncio.to_thread(self._engine.partition_count_or_new, channel)
 
     async def publish_many(
         self,
@@ -188,34 +264,46 @@ class AsyncStation:
         wait: float | None = None,
     ) -> list[Receipt]:
         """Publish an atomic batch; see :meth:`Station.publish_many`."""
-        ticket, ids = self._publisher.prepare_many(
-            channel, payloads, type, key, headers, correlation_id, self._resolved
-        )
+        batch = payloads if isinstance(payloads, list) else list(payloads)
+        ticket, ids = self._publisher.prepare_many(channel, batch, type, key, headers, correlation_id, self._resolved)
         if not ids:
             return []
-        first = await self._commit(channel, ticket, wait)
-        return [Receipt(message_id, channel, 0, first + at) for at, message_id in enumerate(ids)]
+        places = self._publisher.partitioner.many_among(await self._partitions(channel), channel, batch, key)
+        if len(places) > 1:
+            return await asyncio.to_thread(self._publisher.append_over, channel, places, ticket, ids)
+        partition = next(iter(places))
+        first = await self._commit(channel, partition, ticket, wait)
+        return [Receipt(message_id, channel, partition, first + at) for at, message_id in enumerate(ids)]
 
-    async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
+    def producer(self, id: str) -> AsyncProducer:
+        """A publisher that numbers its messages; see :meth:`Station.producer`."""
+        return AsyncProducer(self.sync_station.producer(id))
+
+    def atomic(self) -> AsyncStep:
+        """Publish to several channels, and commit what was consumed, together; see :meth:`Station.atomic`."""
+        return AsyncStep(self.sync_station.atomic())
+
+    async def _commit(self, channel: str, partition: int, ticket: Ticket, wait: float | None) -> int:
         while True:
             future: asyncio.Future[int] = self._loop.create_future()
             self._waiting[ticket] = (future, channel)
             try:
-                if not self._engine.submit_if_open(channel, 0, ticket):
-                    await self._submit(channel, ticket, self._loop.time() + (self._wait_s if wait is None else wait))
+                if not self._engine.submit_if_open(channel, partition, ticket):
+                    deadline = self._loop.time() + (self._wait_s if wait is None else wait)
+                    await self._submit(channel, partition, ticket, deadline)
             except BaseException:
                 self._waiting.pop(ticket, None)
                 raise
             try:
                 return await future
             except (ChannelGone, Evicted):  # deleted, or closed for room, before it was appended: open it again
-                await asyncio.to_thread(self._engine.drop_closed, channel, 0)
+                await asyncio.to_thread(self._engine.drop_closed, channel, partition)
 
-    async def _submit(self, channel: str, ticket: Ticket, deadline: float) -> None:
+    async def _submit(self, channel: str, partition: int, ticket: Ticket, deadline: float) -> None:
         """Opening or making a channel touches the disk, and room may have to be waited for: not in the loop."""
         while True:
             try:
-                await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+                await asyncio.to_thread(self._engine.submit, channel, partition, ticket)
                 return
             except Busy:
                 if self._loop.time() >= deadline:

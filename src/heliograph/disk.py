@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Final
 
 from heliograph.errors import DiskFull, ReadOnly, StorageError
@@ -103,7 +104,7 @@ class Disk:
 
     def replace_file(self, path: str | Path, data: bytes, *, sync_names: bool = True) -> None:
         """Replace a small file so that a crash leaves the old or the new content, never a mixture."""
-        temporary = f"{path}.tmp-{os.getpid()}"
+        temporary = f"{path}.tmp-{os.getpid()}-{get_ident()}"  # two threads must not share it either
         try:
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:

@@ -46,6 +46,7 @@ RESERVED: Final = frozenset(
         "data_base64",
         "datacontenttype",
         "dataschema",
+        "atomic",
         "batch",
         "origin",
         "originseq",
@@ -87,6 +88,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     channel: str
     partition: int
     offset: int
+    duplicate: bool = False
+    """A producer's message that was stored before; its offset is -1 if it is not the last one."""
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -119,6 +119,9 @@ class Publishing(Section, frozen=True, kw_only=True):
             description="When `pending_bytes_max` is reached: `raise` Busy at once, or `wait` up to `busy_timeout_s`."
         ),
     ] = "raise"
+    producers_max: Annotated[
+        int, Meta(ge=1, description="How many producers (`station.producer`) a channel remembers; more are refused.")
+    ] = 1000
 
 
 class Subscribers(Section, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ from heliograph.engine.fitting import fit
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Position
 from heliograph.engine.positions import Positions
+from heliograph.engine.producers import Producers
+from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
 from heliograph.errors import (
     AlreadyExists,
@@ -63,6 +65,7 @@ class _Channel:
         self._name = name
 
     def identity(self) -> Identity:
+        self._engine.layout += 1
         file = self._engine.describe(self._name)
         settings = self._engine.settings(file)
         origin = f"{self._engine.name}.{file.incarnation}".encode()
@@ -106,6 +109,9 @@ class FilesEngine:
         )  # fmt: skip
         self.name = self.directory.station.name
         self.positions = Positions(root, disk)
+        self.producers = Producers(self, config.publishing.producers_max)
+        self.steps = Steps(self)
+        self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
@@ -118,6 +124,14 @@ class FilesEngine:
         if storage.durability == "interval" and not read_only:
             self._syncer = Syncer(storage.sync_interval_ms / 1000, self.open_partitions)
         _engines.add(self)
+        if not read_only:
+            self._finish_steps()
+
+    def _finish_steps(self) -> None:
+        try:
+            self.steps.recover()
+        except HeliographError as error:  # a fenced log: opening must be possible all the same, to repair it
+            logger.error("an atomic step of a dead process cannot be finished yet: %s", error)
 
     # -- channels -------------------------------------------------------------------------------------------
 
@@ -166,6 +180,18 @@ class FilesEngine:
         self.audit.write("channel-altered", channel=name, settings=msgspec.to_builtins(found[0].settings))
         return found[0]
 
+    def partition_count(self, name: str) -> int:
+        """How many partitions a channel has."""
+        return self.describe(name).partitions
+
+    def partition_count_or_new(self, name: str) -> int:
+        """As `partition_count`; the channel is made if that is allowed."""
+        return self._creating(name, lambda: self.partition_count(name))
+
+    def barrier(self, name: str, number: int) -> None:
+        """Wait for whoever appends now; what is written by then is synced."""
+        self.write(name, number, Partition.settle)
+
     def new_incarnation(self, name: str, why: str) -> None:
         """Give a channel a new life. The caller holds the partition's lock or is alone, and moves the generation."""
         file = channels.load(self.root, name, self.disk)
@@ -185,6 +211,7 @@ class FilesEngine:
             self.write(name, number, functools.partial(self._delete_partition, name, last))
             self.drop_closed(name, number)
         self.positions.forget_channel(name)
+        self.producers.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
 
     def _delete_partition(self, name: str, last: bool, partition: Partition) -> None:
@@ -228,9 +255,7 @@ class FilesEngine:
     def _no_such_channel(self, name: str, number: int) -> None:
         if channels.channel_path(self.root, name).is_dir():
             raise NotFound(f"channel '{name}' has no partition {number}")
-        raise NotFound(
-            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
-        )
+        raise channels.no_channel(self.root, name)
 
     def writer(self, name: str, number: int) -> Partition:
         """The writing side of a partition, as long as it stays open: see `write`."""
@@ -276,6 +301,8 @@ class FilesEngine:
         else:
             assert isinstance(entry.log, Partition)
             entry.log.append((ticket,))
+            if ticket.refused is not None:
+                raise ticket.refused
         return ticket.first
 
     def submit(self, name: str, number: int, ticket: Ticket) -> None:
@@ -404,10 +431,15 @@ class FilesEngine:
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
-        if not self._always:
-            with contextlib.suppress(NotFound):
-                self.write(name, number, lambda partition: partition.sync_through(position.offset))
+        position = self.steps.not_before(name, subscription, number, position)
+        with contextlib.suppress(NotFound):
+            self.make_durable(name, number, position.offset)
         self.positions.save(name, subscription, number, position)
+
+    def make_durable(self, name: str, number: int, offset: int) -> None:
+        """Sync what is before an offset, unless every append does that."""
+        if not self._always:
+            self.write(name, number, lambda partition: partition.sync_through(offset))
 
     def forget_position(self, name: str, subscription: str) -> None:
         self.check_writable()
@@ -415,7 +447,14 @@ class FilesEngine:
 
     def subscription_lease(self, name: str, subscription: str) -> FileLock:
         self.check_writable()
-        return self.positions.lease(check_name(name), check_name(subscription, "subscription"))
+        lease = self.positions.lease(check_name(name), check_name(subscription, "subscription"))
+        try:
+            self.steps.forget(name, subscription)
+            self.steps.recover()  # a step that a dead subscriber began may have moved its position
+        except BaseException:
+            lease.release()
+            raise
+        return lease
 
     def fit_position(self, name: str, number: int, position: Position) -> tuple[int, Gap | None]:
         """Where to resume, and what cannot be delivered any more."""

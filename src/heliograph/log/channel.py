@@ -70,7 +70,7 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     try:
         found = _decode(disk.read_file(path))
     except FileNotFoundError:
-        raise NotFound(f"there is no channel '{name}' in {root}") from None
+        raise no_channel(root, name) from None
     except msgspec.MsgspecError as error:
         raise Damaged(
             f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'."
@@ -78,6 +78,10 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def no_channel(root: Path, name: str) -> NotFound:
+    return NotFound(f"there is no channel '{name}' in {root}; publishing to it or 'helio channels create' makes it")
 
 
 def save(root: Path, file: ChannelFile, disk: Disk) -> None:

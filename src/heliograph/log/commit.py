@@ -61,6 +61,12 @@ class Ticket(Group):
         assert self._lock is not None
         self._lock.release()
 
+    def check(self) -> None:
+        """Raise why it is not durable, if it is not."""
+        failure = self.error or self.refused
+        if failure is not None:
+            raise failure
+
     def resolve(self, error: BaseException | None) -> None:
         self.error = error
         self._done = True
@@ -158,8 +164,7 @@ class GroupCommit:
             self._commit_alone(ticket)
         else:
             self._commit_queued(ticket, wait_s)
-        if ticket.error is not None:
-            raise ticket.error
+        ticket.check()
 
     def _commit_queued(self, ticket: Ticket, wait_s: float) -> None:
         ticket.prepare_to_wait()
@@ -256,7 +261,7 @@ class GroupCommit:
         calls: dict[Callable[[list[Ticket]], None], list[Ticket]] = {}
         for ticket in group:
             if ticket.callback is not None:
-                ticket.error = error
+                ticket.error = error or ticket.refused
                 calls.setdefault(ticket.callback, []).append(ticket)
             else:
                 ticket.resolve(error)

@@ -179,9 +179,14 @@ class Partition(HeldLog):
         following = self.next
         parts = []
         for group in groups:
+            if group.guard is not None and (refusal := group.guard()) is not None:
+                group.refused = refusal
+                continue
             parts.append(group.lines(self._origin, following))
             group.first = following
             following += group.count
+        if not parts:
+            return
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         last = groups[-1]
         min_us, max_us = last.min_us, last.max_us

@@ -26,8 +26,10 @@ from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
+from heliograph.station.atomic import Step
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.observer import Observer
+from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, message_at
 from heliograph.station.starts import Start, resolve
@@ -147,6 +149,30 @@ class Station:
         Items are payloads, or :class:`Draft` where messages differ in more than their data.
         """
         return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
+
+    @explaining("cannot open the producer")
+    def producer(self, id: str) -> Producer:
+        """A publisher that numbers its messages, so that publishing one again is recognised, whenever that is.
+
+        Whoever opens a producer replaces the one of the same id that is still about: that one is refused from then on
+        (ProducerFenced).
+        """
+        self.engine.check_writable()
+        return Producer(self.engine, self.publisher, id)
+
+    def atomic(self) -> Step:
+        """Publish to several channels, and commit what was consumed, together or not at all.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     with station.atomic() as step:
+        ...         _ = step.publish("orders", {"order": 7})
+        ...         _ = step.publish("audit", "order 7 was placed")
+        ...     [receipt.channel for receipt in step.receipts]
+        ['orders', 'audit']
+        """
+        self.engine.check_writable()
+        return Step(self.engine, self.publisher)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
@@ -275,6 +301,7 @@ class Station:
         message = self.get(id, channel)
         if message is None:
             raise NotFound(f"there is no message with id {id!r}" + (f" in channel '{channel}'" if channel else ""))
+        self.engine.producers.cover(message.channel)
         self.engine.redact(message.channel, 0, [message.offset])
         self.engine.audit.write("redacted", channel=message.channel, offset=message.offset, id=id, reason=reason)
         return Receipt(id, message.channel, 0, message.offset)

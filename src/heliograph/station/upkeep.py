@@ -59,6 +59,7 @@ class Upkeep:
                 if only is None and threading.current_thread() is self._thread:
                     return []
                 lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+            self._engine.steps.recover()
             return self._tidy(self._engine.channel_names() if only is None else [only])
         finally:
             lease.release()
@@ -123,6 +124,7 @@ class Upkeep:
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
+        engine.producers.cover(name)
         freed = retention.delete(partition, plan.delete, engine.disk)
         messages = plan.delete[-1].next - plan.delete[0].base
         self.trimmed_messages += messages
