@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from heliograph.delivery.deadletter import DeadLetterIdentity
-    from heliograph.engine.port import Batch, Bounds, Position
+    from heliograph.engine.port import Batch, Bounds, Kind, Position
     from heliograph.message import Gap
 
 Handler = Callable[[Any], Any]
@@ -53,6 +53,9 @@ class Lease(Protocol):
 class Engine(Protocol):
     """Where logs, positions and leases live."""
 
+    def partition_count(self, channel: str, /) -> int:
+        """How many partitions the channel has, now or a moment ago."""
+
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         """What readers may see."""
 
@@ -79,6 +82,9 @@ class Engine(Protocol):
 
     def fit_position(self, channel: str, partition: int, position: Position, /) -> tuple[int, Gap | None]:
         """Where to resume, and what cannot be delivered any more."""
+
+    def claim_kind(self, channel: str, subscription: str, kind: Kind, /) -> None:
+        """Refuse a subscription that is there already and is of another kind."""
 
     def subscription_lease(self, channel: str, subscription: str, /) -> Lease:
         """Become the live subscriber of that name, or raise SubscriptionBusy."""

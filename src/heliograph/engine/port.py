@@ -16,6 +16,10 @@ class Bounds(NamedTuple):
     next: int
 
 
+Kind = Literal["plain", "group", "queue"]
+"""What a durable subscription is: one reader, workers that share partitions, or workers that share messages."""
+
+
 class Position(msgspec.Struct, frozen=True):
     """How far a subscription has come: everything before ``offset`` is done."""
 

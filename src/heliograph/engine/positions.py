@@ -2,6 +2,7 @@
 
 subscriptions/alerts/worker-1/0.json   {"incarnation":"k3f9q2","offset":42,"id":"0192…","time_us":…}
 subscriptions/alerts/worker-1/lock     held by the live subscriber; the kernel frees a dead one's at once
+subscriptions/alerts/worker-1/kind.json  {"kind":"group"}; a plain subscription has none
 """
 
 from __future__ import annotations
@@ -10,16 +11,28 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from heliograph.disk import Disk, explain
-from heliograph.engine.port import Position
-from heliograph.errors import Damaged, SubscriptionBusy
+from heliograph.engine.port import Kind, Position
+from heliograph.errors import ConfigError, Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
+
+class _KindFile(msgspec.Struct):
+    kind: Kind
+
+
 _decode = msgspec.json.Decoder(Position).decode
+_decode_kind = msgspec.json.Decoder(_KindFile).decode
+_CALLED: Final[dict[Kind, str]] = {
+    "plain": "a plain one",
+    "group": "a group (group=True)",
+    "queue": "a queue (queue=True)",
+}
 
 LOOKED_AT_S = 1.0
 """Who looks whether a lease is free holds its lock, shared, for an instant: whoever wants it then tries again."""
@@ -70,6 +83,29 @@ class Positions:
                 self._disk.sync_directory(directory.parent.parent)
         except OSError as error:
             raise explain(error, f"cannot save the position of '{subscription}' on '{channel}'") from error
+
+    def kind(self, channel: str, subscription: str) -> Kind:
+        """What it is; a subscription that has not said so is a plain one."""
+        path = self._directory(channel, subscription) / "kind.json"
+        try:
+            return _decode_kind(self._disk.read_file(path)).kind
+        except FileNotFoundError:
+            return "plain"
+        except msgspec.MsgspecError as error:
+            raise Damaged(f"{path} cannot be read ({error}). Forget the subscription, or restore the file.") from None
+
+    def claim_kind(self, channel: str, subscription: str, kind: Kind) -> None:
+        """Say what it is if it is new; refuse if it is something else. The caller holds its lease."""
+        directory = self._directory(channel, subscription)
+        known = self.kind(channel, subscription)
+        if known == kind:
+            return
+        if known != "plain" or any(entry.removesuffix(".json").isdigit() for entry in self._disk.listdir(directory)):
+            raise ConfigError(
+                f"subscription '{subscription}' of '{channel}' is {_CALLED[known]}, not {_CALLED[kind]}. "
+                "Use another name, or forget it first."
+            )
+        self._disk.replace_file(directory / "kind.json", msgspec.json.encode(_KindFile(kind)) + b"\n")
 
     def forget(self, channel: str, subscription: str) -> None:
         """Remove a subscription; the caller holds its lease."""

@@ -7,10 +7,14 @@ from datetime import datetime
 import msgspec
 
 from heliograph.log.channel import ChannelSettings
+from heliograph.station.stats import PartitionStats
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel as it is now. ``settings`` are its own; None means the station's."""
+    """A channel as it is now. ``settings`` are its own; None means the station's.
+
+    ``first`` and ``next`` are offsets if it has one partition; with several they are sums, and ``parts`` has each.
+    """
 
     name: str
     incarnation: str
@@ -23,10 +27,11 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime
     settings: ChannelSettings
     fenced: bool
+    parts: list[PartitionStats]
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable subscription, whether somebody is subscribed now or not."""
+    """Where a durable subscription stands in one partition, whether somebody is subscribed now or not."""
 
     channel: str
     name: str
@@ -39,15 +44,19 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeekResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a seek did, or would do."""
+    """What a seek did, or would do.
+
+    Of several partitions, ``before``, ``after`` and ``lag`` are sums and ``partition`` is None; ``parts`` has each.
+    """
 
     channel: str
     name: str
-    partition: int
+    partition: int | None
     before: int
     after: int
     lag: int
     applied: bool
+    parts: list[SeekResult] = []
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
