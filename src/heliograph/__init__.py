@@ -24,6 +24,7 @@ if sys.platform == "win32":  # pragma: no cover
 from heliograph.config import Config
 from heliograph.context import correlation, service
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
+from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -50,7 +51,7 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -79,9 +80,12 @@ __all__ = [
     "Fenced",
     "Forked",
     "Gap",
+    "GroupInfo",
+    "GroupPartition",
     "HeliographError",
     "InvalidMessage",
     "InvalidName",
+    "MemberInfo",
     "Message",
     "MessageTooLarge",
     "NotFound",

@@ -21,7 +21,7 @@ from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
 
@@ -89,6 +89,11 @@ class AsyncSubscription:
     def channel(self) -> str:
         """The channel it reads."""
         return self.sync.channel
+
+    @property
+    def worker(self) -> str | None:
+        """Which worker of a group this is; None if it is not a group."""
+        return self.sync.worker
 
     @property
     def state(self) -> str:
@@ -259,6 +264,7 @@ class AsyncStation:
         handler: Callable[[Any], Any],
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -275,6 +281,7 @@ class AsyncStation:
                 channel,
                 handler,
                 name=name,
+                group=group,
                 start=start,
                 batch=batch,
                 concurrency=concurrency,
@@ -347,6 +354,10 @@ class AsyncStation:
     async def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not."""
         return await self._call(self.sync_station.subscriptions, channel)
+
+    async def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group, with its workers and what each delivers."""
+        return await self._call(self.sync_station.groups, channel)
 
     async def seek(
         self, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False

@@ -9,10 +9,13 @@ from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.delivery.assembly import check_arguments
 from heliograph.delivery.beginning import establish
 from heliograph.delivery.invoke import is_async
+from heliograph.delivery.member import Member
 from heliograph.delivery.part import Plan
+from heliograph.delivery.parts import Parts
 from heliograph.delivery.retry import Retry
-from heliograph.delivery.subscription import Holder, Subscription
+from heliograph.delivery.subscription import Subscription
 from heliograph.delivery.turns import Turns
+from heliograph.errors import ConfigError
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,6 +39,8 @@ Start = Callable[[int], int]
 class Everything:
     """The holder of a subscription that is not shared: all partitions, and those that are added later."""
 
+    worker = None
+
     def __init__(
         self, engine: Engine, channel: str, name: str | None, start: Start, clock: Clock, lookout: Lookout
     ) -> None:
@@ -45,7 +50,7 @@ class Everything:
         self._start = start
         self._clock = clock
         self._lookout = lookout
-        self._subscription: Subscription | None = None
+        self._parts: Parts | None = None
         self._known = 0
         self._lease: Lease | None = None
         if name is not None:
@@ -58,29 +63,33 @@ class Everything:
             self._engine.claim_kind(self._channel, self._name, "plain")
             establish(self._engine, self._channel, self._name, self._start, count, self._clock)
 
-    def begin(self, subscription: Subscription) -> None:
+    def begin(self, parts: Parts) -> None:
         """All there are; and look again from time to time."""
-        self._subscription = subscription
+        self._parts = parts
         self._known = self._engine.partition_count(self._channel)
         starts = {number: self._start(number) if self._name is None else 0 for number in range(self._known)}
         for number, start in starts.items():
-            subscription.begin_part(number, start)
+            parts.begin(number, start)
         self._lookout.add(self._look)
 
     def _look(self) -> None:
         count = self._engine.partition_count(self._channel)
-        if self._subscription is None or count <= self._known:
+        parts = self._parts
+        if parts is None or count <= self._known:
             return
         if self._name is not None:
             establish(self._engine, self._channel, self._name, self._start, count, self._clock)
         for number in range(self._known, count):
-            self._subscription.begin_part(number, 0)
+            parts.begin(number, 0)
             self._known = number + 1
+
+    def left(self, number: int) -> None:
+        """None leaves before the end."""
 
     def stop(self) -> None:
         """Look no more."""
         self._lookout.discard(self._look)
-        self._subscription = None
+        self._parts = None
 
     def release(self, *, forget: bool) -> None:
         """Free the name."""
@@ -110,6 +119,7 @@ def start_subscription(
     publish_dead_letter: PublishDeadLetter,
     recent_dead_letters: RecentDeadLetters,
     name: str | None = None,
+    group: bool = False,
     batch: bool = False,
     concurrency: int = 1,
     retry: Retry | None = None,
@@ -131,6 +141,7 @@ def start_subscription(
       channel of the dead letters and ``payload`` holds a ``msgspec.Raw``. It must accept every letter,
       whatever ``messages.max_bytes``.
     * ``recent_dead_letters(channel, since_us)``: identities of the letters appended since then.
+    * ``group``: share the partitions with the other workers of this name.
     * ``event_loop``: where an async handler runs; None gives it a loop in a thread of its own.
     * ``on_closed``: told once, when the subscription has ended.
 
@@ -146,7 +157,13 @@ def start_subscription(
         overflow=overflow,
     )
     own_loop = None
-    holder = Everything(engine, channel, name, start, clock, lookout)
+    holder: Everything | Member
+    if group:
+        if name is None:
+            raise ConfigError("a group needs a name: its workers find each other by it")
+        holder = Member(engine, channel, name, start, clock)
+    else:
+        holder = Everything(engine, channel, name, start, clock, lookout)
     try:
         holder.prepare()
         if is_async(handler) and event_loop is None:
@@ -157,13 +174,13 @@ def start_subscription(
             engine=engine,
             channel=channel,
             name=name,
-            worker=None,
+            worker=holder.worker,
             handler=handler,
             flusher=flusher,
             publish_dead_letter=publish_dead_letter,
             recent_dead_letters=recent_dead_letters,
             batch=batch,
-            lanes=-(-concurrency // engine.partition_count(channel)),
+            lanes=concurrency if group else -(-concurrency // engine.partition_count(channel)),
             retry=retry or Retry(),
             timeout_s=timeout_s or None,
             buffer=buffer,
@@ -176,12 +193,10 @@ def start_subscription(
     except BaseException:
         holder.release(forget=False)
         raise
-    return _begun(Subscription(plan, holder, paused=paused, own_loop=own_loop, on_closed=on_closed), holder)
-
-
-def _begun(subscription: Subscription, holder: Holder) -> Subscription:
+    parts = Parts(plan, holder, paused=paused, own_loop=own_loop)
+    subscription = Subscription(parts, on_closed)
     try:
-        holder.begin(subscription)
+        holder.begin(parts)
     except BaseException:
         subscription.close()
         raise

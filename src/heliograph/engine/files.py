@@ -20,6 +20,7 @@ from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
 from heliograph.engine.fitting import fit
+from heliograph.engine.groups import Bells, Membership
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
@@ -114,6 +115,7 @@ class FilesEngine:
         self._forked = False
         self._keeper = LockKeeper()
         self._watcher = Watcher()
+        self._bells = Bells(self._watcher)
         self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)
         self._counts = PartitionCounts(self._open, lambda name: self.describe(name).partitions)
         self._committers = Committers()
@@ -509,6 +511,14 @@ class FilesEngine:
     def claim_kind(self, name: str, subscription: str, kind: Kind) -> None:
         """Refuse a subscription that is there already and is of another kind. The caller holds its lease."""
         self.positions.claim_kind(name, subscription, kind)
+
+    def join_group(self, name: str, subscription: str) -> Membership:
+        """Become a worker of a group, or raise SubscriptionBusy."""
+        self.check_writable()
+        check_name(name)
+        check_name(subscription, "subscription")
+        worker = f"{self.name}.{os.getpid()}.{os.urandom(3).hex()}"
+        return Membership(self.positions, self.disk, self.clock, self._bells, name, subscription, worker)
 
     def subscription_lease(self, name: str, subscription: str) -> FileLock:
         self.check_writable()

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from heliograph.engine.port import Kind, MemberInfo
 from heliograph.log.channel import ChannelSettings
 from heliograph.station.stats import PartitionStats
 
@@ -41,6 +42,27 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     lag_s: float | None
     live: bool
     saved: datetime | None
+    kind: Kind = "plain"
+
+
+class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a group: who delivers it, and how far it has come. ``worker`` is None while nobody does."""
+
+    partition: int
+    worker: str | None
+    offset: int
+    lag: int
+    lag_s: float | None
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A group, whether somebody works for it now or not."""
+
+    channel: str
+    name: str
+    members: list[MemberInfo]
+    partitions: list[GroupPartition]
+    lag: int
 
 
 class SeekResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from heliograph.errors import NotFound
 from heliograph.log import segments
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, check_name
-from heliograph.station.info import ChannelInfo, SubscriptionInfo
+from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SubscriptionInfo
 from heliograph.station.reader import message_at
 from heliograph.station.stats import ChannelStats, Meters, PartitionStats
 
@@ -96,6 +96,28 @@ class Observer:
             for number in range(self._count(name))
         ]
 
+    def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group, with its workers and what each holds."""
+        found: dict[tuple[str, str], list[SubscriptionInfo]] = {}
+        for info in self.subscriptions(channel):
+            if info.kind == "group":
+                found.setdefault((info.channel, info.name), []).append(info)
+        return [self._group(channel, name, parts) for (channel, name), parts in found.items()]
+
+    def _group(self, channel: str, name: str, parts: list[SubscriptionInfo]) -> GroupInfo:
+        members = self._engine.positions.members(channel, name)
+        workers = {number: member.worker for member in members for number in member.partitions}
+        return GroupInfo(
+            channel=channel, name=name, members=members, lag=sum([part.lag for part in parts]),
+            partitions=[
+                GroupPartition(
+                    partition=part.partition, worker=workers.get(part.partition), offset=part.offset, lag=part.lag,
+                    lag_s=part.lag_s,
+                )
+                for part in parts
+            ],
+        )  # fmt: skip
+
     def _count(self, channel: str) -> int:
         with contextlib.suppress(NotFound):
             return self._engine.describe(channel).partitions
@@ -112,6 +134,7 @@ class Observer:
         return SubscriptionInfo(
             channel=channel, name=name, partition=partition, offset=offset, lag=lag, lag_s=lag_s,
             live=engine.positions.live(channel, name), saved=from_us(position.time_us) if position else None,
+            kind=engine.positions.kind(channel, name),
         )  # fmt: skip
 
     def _age_s(self, channel: str, partition: int, offset: int) -> float | None:

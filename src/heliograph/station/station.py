@@ -24,7 +24,7 @@ from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, find
@@ -158,6 +158,7 @@ class Station:
         handler: Handler,
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -174,6 +175,9 @@ class Station:
         With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
         new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
         message goes to the channel's dead letters.
+
+        With ``group=True`` any number of workers, in threads and processes, may subscribe under the name; each
+        delivers some of the partitions, and the others take over those of a worker that leaves or dies.
         """
         check_name(channel)
         if name is not None:
@@ -185,7 +189,7 @@ class Station:
             engine=self.engine, channel=channel, handler=handler,
             start=lambda partition: resolve(self.engine, channel, start, partition),
             flusher=self._flusher, lookout=self._lookout, publish_dead_letter=self._publish_dead_letter,
-            recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
+            recent_dead_letters=self._recent_dead_letters, name=name, group=group, batch=batch, concurrency=concurrency,
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
@@ -336,6 +340,11 @@ class Station:
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not: a line for each of its partitions."""
         return self._observer.subscriptions(channel)
+
+    @explaining("cannot list the groups")
+    def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group: its live workers, which of them delivers which partition, and how far it lags."""
+        return self._observer.groups(channel)
 
     @explaining("cannot seek")
     def seek(
