@@ -24,6 +24,7 @@ if sys.platform == "win32":  # pragma: no cover
 from heliograph.config import Config
 from heliograph.context import correlation, service
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
+from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -53,7 +54,7 @@ from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 
@@ -85,9 +86,12 @@ __all__ = [
     "Fenced",
     "Forked",
     "Gap",
+    "GroupInfo",
+    "GroupPartition",
     "HeliographError",
     "InvalidMessage",
     "InvalidName",
+    "MemberInfo",
     "Message",
     "MessageTooLarge",
     "NotFound",

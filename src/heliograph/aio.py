@@ -22,7 +22,7 @@ from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
@@ -93,13 +93,28 @@ class AsyncSubscription:
         return self.sync.channel
 
     @property
+    def worker(self) -> str | None:
+        """Which worker of a group this is; None if it is not a group."""
+        return self.sync.worker
+
+    @property
     def state(self) -> str:
         """ "running", "paused", "retrying", "failed" or "closed"."""
         return self.sync.state
 
     @property
+    def partitions(self) -> list[int]:
+        """The partitions it delivers now."""
+        return self.sync.partitions
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By partition: everything before this offset is done."""
+        return self.sync.positions
+
+    @property
     def position(self) -> int:
-        """Everything before this offset is done."""
+        """Everything before this offset is done; of several partitions the sum."""
         return self.sync.position
 
     def pause(self) -> None:
@@ -113,6 +128,10 @@ class AsyncSubscription:
     def stats(self) -> SubscriptionStats:
         """Its numbers."""
         return self.sync.stats()
+
+    def partition_stats(self) -> list[SubscriptionStats]:
+        """The same for each partition."""
+        return self.sync.partition_stats()
 
     async def close(self, *, forget: bool = False, timeout_s: float = 10.0) -> bool:
         """Stop after the current message and save the position; ``forget=True`` removes it."""
@@ -333,6 +352,7 @@ class AsyncStation:
         handler: Callable[[Any], Any],
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -349,6 +369,7 @@ class AsyncStation:
                 channel,
                 handler,
                 name=name,
+                group=group,
                 start=start,
                 batch=batch,
                 concurrency=concurrency,
@@ -369,11 +390,12 @@ class AsyncStation:
         *,
         start: Start = "first",
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
     ) -> AsyncIterator[Message]:
         """Iterate over messages; see :meth:`Station.read`."""
-        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap)
+        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, partition)
         try:
             while not pieces.done:
                 messages = await self._call(pieces.next, WAIT_SLICE_S)
@@ -401,13 +423,13 @@ class AsyncStation:
         """One channel as it is now."""
         return await self._call(self.sync_station.channel, name)
 
-    async def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
+    async def create_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
         """Make a channel."""
-        return await self._call(self.sync_station.create_channel, name, **settings)
+        return await self._call(self.sync_station.create_channel, name, partitions=partitions, **settings)
 
-    async def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Change a channel's settings."""
-        return await self._call(self.sync_station.alter_channel, name, **settings)
+    async def alter_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings, or let it grow."""
+        return await self._call(self.sync_station.alter_channel, name, partitions=partitions, **settings)
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel with its data."""
@@ -421,9 +443,15 @@ class AsyncStation:
         """Every durable subscription, live or not."""
         return await self._call(self.sync_station.subscriptions, channel)
 
-    async def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
+    async def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group, with its workers and what each delivers."""
+        return await self._call(self.sync_station.groups, channel)
+
+    async def seek(
+        self, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False
+    ) -> SeekResult:
         """Move a durable subscription."""
-        return await self._call(self.sync_station.seek, channel, name, to, dry_run=dry_run)
+        return await self._call(self.sync_station.seek, channel, name, to, partition=partition, dry_run=dry_run)
 
     async def forget(self, channel: str, name: str) -> None:
         """Remove a durable subscription's position."""

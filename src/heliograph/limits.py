@@ -23,6 +23,9 @@ HEADER_NAME_CHARS_MAX = 64
 KEY_BYTES_MAX = 64 * 1024
 """Longest partition key."""
 
+PARTITIONS_MAX = 1024
+"""Most partitions of one channel: each costs a directory, and whoever reads it some open files."""
+
 CHUNK_BYTES = 128 * 1024
 """How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
 

@@ -173,7 +173,8 @@ class _Backup:
                 self._copies.put(
                     f"channels/{name}/channel.json", self._disk.read_file(self._root / f"channels/{name}/channel.json")
                 )
-                if self._engine.incarnation(name) == before.incarnation:
+                after = self._engine.describe(name)
+                if (after.incarnation, after.partitions) == (before.incarnation, before.partitions):
                     return
             except _GONE:
                 if not (self._root / "channels" / name).exists():

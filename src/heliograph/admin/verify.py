@@ -206,10 +206,15 @@ class _Channel:
             what = "is missing" if isinstance(error, NotFound) else "cannot be read; the channel's settings are lost"
             repaired = self._mender is not None
             return [Trouble(kind="channel", path=path, what=what, derived=False, repaired=repaired)]
-        if there != list(range(file.partitions)):
+        spare = [number for number in there if number >= file.partitions and self._empty(number)]
+        if sorted({*there} - {*spare}) != list(range(file.partitions)):
             what = f"names {file.partitions} partitions, there are {there}"
             return [Trouble(kind="channel", path=path, what=what, derived=False)]
         return []
+
+    def _empty(self, number: int) -> bool:
+        """Whether nothing was ever stored there: it is being added, or was by a process that died."""
+        return self._engine.head_fields(self._name, number).next == 0
 
     def _check_partition(self, number: int) -> PartitionReport:
         look = self._look(number)

@@ -75,7 +75,8 @@ def _clock(station: Station) -> Fact:
         return Fact("clock", "bad", f"says {time.ctime(now_s)}", "Set it; is a time service running?")
     newest = 0.0
     for name in station.engine.channel_names():
-        newest = max(newest, station.engine.head_fields(name, 0).append_us / 1e6)
+        for number in range(station.engine.describe(name).partitions):
+            newest = max(newest, station.engine.head_fields(name, number).append_us / 1e6)
     if not newest:
         return Fact("clock", "ok", "no message to compare with")
     behind_s = newest - now_s

@@ -41,5 +41,8 @@ CHANNEL: Final = Channel("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
 
+partition_option = click.option(
+    "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition.  [default: all]"
+)
 channel_argument = click.argument("channel", type=CHANNEL)
 optional_channel_argument = click.argument("channel", required=False, type=CHANNEL)

@@ -77,10 +77,10 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def _tables(numbers: StationStats, subscriptions: list[SubscriptionInfo], *, rates: bool = False) -> list[Rows]:
-    columns = ["CHANNEL", ">MESSAGES", ">SIZE", ">SEGMENTS", ">DEAD LETTERS"]
+    columns = ["CHANNEL", ">PARTITIONS", ">MESSAGES", ">SIZE", ">SEGMENTS", ">DEAD LETTERS"]
     tables: list[Rows] = []
     rows = [
-        (channel.channel, channel.messages, output.size(channel.bytes),
+        (channel.channel, len(channel.partitions), channel.messages, output.size(channel.bytes),
          sum(part.segments for part in channel.partitions), channel.dead_letters)
         for channel in numbers.channels
     ]  # fmt: skip
@@ -92,10 +92,10 @@ def _tables(numbers: StationStats, subscriptions: list[SubscriptionInfo], *, rat
         tables.append((columns, [*rows]))
     if subscriptions:
         tables.append((
-            ["CHANNEL", "SUBSCRIPTION", "LIVE", ">OFFSET", ">LAG", ">BEHIND"],
+            ["CHANNEL", "SUBSCRIPTION", ">PARTITION", "LIVE", ">OFFSET", ">LAG", ">BEHIND"],
             [
-                (info.channel, info.name, output.Mark("yes", "green") if info.live else "no", str(info.offset),
-                 info.lag, output.age(info.lag_s))
+                (info.channel, info.name, info.partition, output.Mark("yes", "green") if info.live else "no",
+                 str(info.offset), info.lag, output.age(info.lag_s))
                 for info in subscriptions
             ],
         ))  # fmt: skip

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.config.units import GIB, MIB
-from heliograph.limits import SEGMENT_BYTES_MIN
+from heliograph.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
 
 Durability: TypeAlias = Literal["always", "interval", "os"]
 WhenFull: TypeAlias = Literal["raise", "wait"]
@@ -79,6 +79,15 @@ class Storage(Section, frozen=True, kw_only=True):
         False
     )
     auto_create: Annotated[bool, Meta(description="Publishing to or subscribing a new channel makes it.")] = True
+    partitions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=PARTITIONS_MAX,
+            description="How many partitions a new channel gets that does not say how many. Channels that are there "
+            "keep theirs.",
+        ),
+    ] = 1
     single_process: Annotated[
         bool,
         Meta(

@@ -106,6 +106,8 @@ class Terms(NamedTuple):
     save: Callable[[], object]
     control: Control
     clock: Clock
+    worker: str | None = None
+    """Which worker of a group this is, if it is one."""
 
     def __str__(self) -> str:
         return f"subscription {self.name or '(ephemeral)'} of {self.channel}/{self.partition}"
@@ -157,7 +159,7 @@ class Lane:
     def bury_problem(self, problem: Problem) -> Course:
         """The course of a line that cannot be delivered."""
         terms = self._terms
-        make = partial(letter_for_problem, terms.identity(problem.offset), terms.channel, problem)
+        make = partial(letter_for_problem, terms.identity(problem.offset), terms.channel, problem, worker=terms.worker)
         self._announce(f"offset {problem.offset} is {problem.kind}: {problem.reason}")
         return (yield from self._bury(make, problem.next))
 
@@ -303,7 +305,8 @@ class Lane:
         if self._control.stopping:
             return False  # no letter is written any more; the message is delivered again
         identity = self._terms.identity(message.offset)
-        make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts)
+        worker = self._terms.worker
+        make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts, worker=worker)
         self._announce(f"the handler gave up at offset {message.offset}: {describe(spent.error)}")
         return (yield from self._bury(make, message.offset + 1))
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heliograph.delivery.control import delivering
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.lane import drive
+from heliograph.delivery.turns import TurnInvoker
 from heliograph.delivery.window import Window
-from heliograph.delivery.workers import TimedInvoker
 
 if TYPE_CHECKING:
     from heliograph.delivery.control import Control
@@ -236,5 +236,5 @@ class ThreadLanes(Lanes):
 
 def _dismiss(invoke: Invoke) -> None:
     """Let the worker thread of a timed handler go, if there is one."""
-    if isinstance(invoke, TimedInvoker):
+    if isinstance(invoke, TurnInvoker):
         invoke.close()

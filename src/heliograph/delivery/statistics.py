@@ -138,7 +138,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription, at one moment. Counts begin at zero when it is started."""
 
     channel: str
-    partition: int
+    partition: int | None
+    """None when these are the numbers of several partitions: counts, positions and lag are sums then."""
     name: str | None
     """None for an ephemeral subscription."""
     state: str
@@ -171,3 +172,32 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """From append to handler, one sample per batch: of its last message."""
     last_error: str
     """What went wrong last, or an empty string."""
+
+
+def together(
+    channel: str, name: str | None, state: str, counted: Counters, parts: list[SubscriptionStats]
+) -> SubscriptionStats:
+    """The numbers of a subscription from those of its partitions; ``counted`` has also what former ones counted."""
+    saved = [part.saved_position for part in parts if part.saved_position is not None]
+    ages_s = [part.lag_s for part in parts if part.lag]
+    known_s = [age_s for age_s in ages_s if age_s is not None]
+    return SubscriptionStats(
+        channel=channel,
+        partition=parts[0].partition if len(parts) == 1 else None,
+        name=name,
+        state=state,
+        delivered=counted.delivered,
+        failed=counted.failed,
+        retries=counted.retries,
+        timeouts=counted.timeouts,
+        dead_letters=counted.dead_letters,
+        dropped=counted.dropped,
+        missing=counted.missing,
+        position=sum(part.position for part in parts),
+        saved_position=sum(saved) if saved else None,
+        position_errors=sum(part.position_errors for part in parts),
+        lag=sum(part.lag for part in parts),
+        lag_s=max(known_s) if known_s else None if ages_s else 0.0,
+        latency=counted.latency.stats(),
+        last_error=next((part.last_error for part in parts if part.last_error), ""),
+    )

@@ -24,7 +24,7 @@ import google_crc32c
 import msgspec
 import uuid_utils
 
-from heliograph.disk import explain
+from heliograph.disk import explain, explaining
 from heliograph.engine.port import Position
 from heliograph.engine.producers import Epoch
 from heliograph.errors import Busy, HeliographError, NotFound, OutcomeUnknown, ProducerFenced
@@ -179,6 +179,7 @@ class Steps:
 
     # -- going on for a dead process ----------------------------------------------------------------------------
 
+    @explaining("cannot finish an atomic step")
     def recover(self) -> int:
         """Finish what dead processes began; how many steps. Costs a look at a directory when there is none."""
         done = 0
@@ -269,7 +270,14 @@ class Steps:
             return position
         return floor
 
-    def forget(self, channel: str, subscription: str) -> None:
-        """Somebody takes the subscription over, or seeks: its position may go back."""
-        for key in [key for key in self._floors if key[:2] == (channel, subscription)]:
-            del self._floors[key]
+    def loaded(self, channel: str, subscription: str, partition: int, position: Position | None) -> None:
+        """A position was read to begin there: if it was sought back since a step moved it, it may go back."""
+        floor = self._floors.get((channel, subscription, partition))
+        if floor is not None and (
+            position is None or (position.offset < floor.offset and position.time_us > floor.time_us)
+        ):
+            del self._floors[channel, subscription, partition]
+
+    def forget(self, channel: str, subscription: str, partition: int) -> None:
+        """Somebody seeks: the position may go back."""
+        self._floors.pop((channel, subscription, partition), None)

@@ -285,9 +285,13 @@ class DataDirectory:
         with contextlib.suppress(FileNotFoundError):
             for entry in self._disk.listdir(self.root / "trash"):
                 self._disk.remove_tree(self.root / "trash" / entry)
-        for entry in self._disk.listdir(self.root / "channels"):
-            if entry.startswith(".new-"):
-                self._disk.remove_tree(self.root / "channels" / entry)
+        for place in [self.root / "channels", *(self.root / "channels" / name for name in self._names())]:
+            for entry in self._disk.listdir(place):
+                if entry.startswith(channel.NEW):
+                    self._disk.remove_tree(place / entry)
+
+    def _names(self) -> list[str]:
+        return channel.names(self.root, self._disk)
 
     # -- while it is open -----------------------------------------------------------------------------------
 

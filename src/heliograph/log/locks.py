@@ -41,6 +41,14 @@ class FileLock:
             return False
         return True
 
+    def try_shared(self) -> bool:
+        """Take the shared lock if nobody holds it alone."""
+        try:
+            self._disk.flock(self._fd, _SHARED)
+        except BlockingIOError:
+            return False
+        return True
+
     def exclusive(self, clock: Clock, timeout_s: float) -> None:
         """Take the exclusive lock, or raise Busy if it was not had in time."""
         self.exclusive_unnoted(clock, timeout_s)

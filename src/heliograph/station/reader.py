@@ -10,7 +10,7 @@ from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch, Problem
 from heliograph.limits import WAIT_SLICE_S
-from heliograph.message import Gap, Message, decode_line
+from heliograph.message import Gap, Message, decode_line, id_time_us
 
 logger = logging.getLogger("heliograph.read")
 OnGap = Callable[[Gap], Any]
@@ -37,6 +37,11 @@ class MessageRange:
         self._dry = False
 
     @property
+    def offset(self) -> int:
+        """The next offset to be fetched."""
+        return self._cursor.offset
+
+    @property
     def done(self) -> bool:
         """Whether everything in the range was fetched."""
         return self._last is not None and (self._dry or self._cursor.offset >= self._last)
@@ -47,7 +52,7 @@ class MessageRange:
             batch = self._cursor.pull()
         if batch is None:
             self._dry = True
-            if self._last is None:
+            if self._last is None and timeout_s > 0:
                 self._engine.wait(self._channel, self._partition, self._cursor.offset, timeout_s)
             return []
         messages = batch.messages
@@ -89,3 +94,17 @@ class MessageRange:
 def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -> Message | None:
     """One message by its place; None if there is none (any more)."""
     return next(iter(MessageRange(engine, channel, partition, offset, offset + 1, None)), None)
+
+
+def find(engine: FilesEngine, message_id: str, channels: list[str]) -> Message | None:
+    """A message by its id. Its UUIDv7 says when: around that time first, then everywhere."""
+    places = [(name, number) for name in channels for number in range(engine.describe(name).partitions)]
+    for name, number in places:
+        engine.settle(name, number)
+    made_us = id_time_us(message_id)
+    for moment_us in (made_us, None) if made_us is not None else (None,):
+        for name, number in places:
+            offset = engine.find_id(name, number, message_id, moment_us)
+            if offset is not None:
+                return message_at(engine, name, number, offset)
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,24 +14,25 @@ import msgspec
 from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
-from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
+from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.engine.port import Position
-from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
 from heliograph.log.channel import ChannelSettings
-from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
+from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.observer import Observer
 from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
-from heliograph.station.reader import MessageRange, message_at
-from heliograph.station.starts import Start, resolve
+from heliograph.station.reader import MessageRange, find
+from heliograph.station.seeking import seek
+from heliograph.station.spread import FollowedRange, MergedRange, open_range
+from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.upkeep import Upkeep
 
@@ -95,6 +95,7 @@ class Station:
         self._observer = Observer(self.engine)
         self._upkeep = Upkeep(self.engine)
         self._flusher = Flusher(config.storage.position_flush_ms)
+        self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
         self._lock = threading.Lock()
         self._opened_s = clock.monotonic()
@@ -183,6 +184,7 @@ class Station:
         handler: Handler,
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -194,21 +196,26 @@ class Station:
         paused: bool = False,
         event_loop: Any = None,
     ) -> Subscription:
-        """Call ``handler`` with every message of a channel, at least once, in order.
+        """Call ``handler`` with every message of a channel, at least once, in order within a partition.
 
         With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
         new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
         message goes to the channel's dead letters.
+
+        With ``group=True`` any number of workers, in threads and processes, may subscribe under the name; each
+        delivers some of the partitions, and the others take over those of a worker that leaves or dies.
         """
         check_name(channel)
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
         self._ensure_channel(channel)
+        partitions_for(self.engine, channel, None, start)
         subscription = start_subscription(
-            engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
-            flusher=self._flusher, publish_dead_letter=self._publish_dead_letter,
-            recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
+            engine=self.engine, channel=channel, handler=handler,
+            start=lambda partition: resolve(self.engine, channel, start, partition),
+            flusher=self._flusher, lookout=self._lookout, publish_dead_letter=self._publish_dead_letter,
+            recent_dead_letters=self._recent_dead_letters, name=name, group=group, batch=batch, concurrency=concurrency,
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
@@ -258,42 +265,29 @@ class Station:
         *,
         start: Start = "first",
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
     ) -> Iterator[Message]:
         """Messages from ``start`` to ``end`` (by default what is there now); ``follow=True`` waits for more.
 
-        ``on_gap`` is told of offsets that cannot be read any more.
+        All partitions, merged by time (when following: as they come), or one ``partition`` in the order of its
+        offsets. ``on_gap`` is told of offsets that cannot be read any more.
         """
-        return iter(self.open_range(channel, start, end, follow, on_gap))
+        return iter(self.open_range(channel, start, end, follow, on_gap, partition))
 
     @explaining("cannot read")
     def open_range(
-        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None
-    ) -> MessageRange:
+        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None,
+        partition: int | None = None,
+    ) -> MessageRange | MergedRange | FollowedRange:  # fmt: skip
         """What read() iterates over, for callers that fetch a batch at a time."""
-        self.engine.describe(channel)
-        self.engine.settle(channel, 0)
-        first = resolve(self.engine, channel, start)
-        if end is not None:
-            last: int | None = resolve(self.engine, channel, end)
-        else:
-            last = None if follow else self.engine.bounds(channel).next
-        return MessageRange(self.engine, channel, 0, first, last, on_gap)
+        return open_range(self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap)
 
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
         """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
-        names = [check_name(channel)] if channel is not None else self.engine.channel_names()
-        for name in names:
-            self.engine.settle(name, 0)
-        made_us = id_time_us(id)
-        for moment_us in (made_us, None) if made_us is not None else (None,):  # around its time first, then everywhere
-            for name in names:
-                offset = self.engine.find_id(name, 0, id, moment_us)
-                if offset is not None:
-                    return message_at(self.engine, name, 0, offset)
-        return None
+        return find(self.engine, id, [check_name(channel)] if channel is not None else self.engine.channel_names())
 
     @explaining("cannot redact")
     def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:
@@ -302,9 +296,12 @@ class Station:
         if message is None:
             raise NotFound(f"there is no message with id {id!r}" + (f" in channel '{channel}'" if channel else ""))
         self.engine.producers.cover(message.channel)
-        self.engine.redact(message.channel, 0, [message.offset])
-        self.engine.audit.write("redacted", channel=message.channel, offset=message.offset, id=id, reason=reason)
-        return Receipt(id, message.channel, 0, message.offset)
+        self.engine.redact(message.channel, message.partition, [message.offset])
+        self.engine.audit.write(
+            "redacted", channel=message.channel, partition=message.partition, offset=message.offset, id=id,
+            reason=reason,
+        )  # fmt: skip
+        return Receipt(id, message.channel, message.partition, message.offset)
 
     # -- channels ---------------------------------------------------------------------------------------------
 
@@ -319,20 +316,29 @@ class Station:
         return self._observer.channel(name)
 
     @explaining("cannot create the channel")
-    def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Make a channel, with settings of its own where given (see ChannelSettings)."""
-        self.engine.create(check_publishable(name), _channel_settings(settings), exist_ok=False)
+    def create_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Make a channel, with settings of its own where given (see ChannelSettings).
+
+        ``partitions`` is by default what the setting storage.partitions says.
+        """
+        own = _channel_settings(settings)
+        self.engine.create(check_publishable(name), own, partitions=partitions, exist_ok=False)
         return self.channel(name)
 
     @explaining("cannot alter the channel")
-    def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Change a channel's settings; None goes back to the station's."""
+    def alter_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings; None goes back to the station's.
+
+        ``partitions`` can grow, not shrink. What is published then spreads over all of them; what was published
+        stays where it is, so that a key may from then on have messages in two partitions.
+        """
         changed = _channel_settings(settings)
         self.engine.describe(name)
         self.engine.alter(
             name,
             lambda file: msgspec.structs.replace(
                 file,
+                partitions=file.partitions if partitions is None else partitions,
                 settings=msgspec.structs.replace(file.settings, **{key: getattr(changed, key) for key in settings}),
             ),
         )
@@ -343,7 +349,7 @@ class Station:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
         self.engine.check_writable()
-        live = [info.name for info in self.subscriptions(name) if info.live]
+        live = sorted({info.name for info in self.subscriptions(name) if info.live})
         if live:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
@@ -359,40 +365,23 @@ class Station:
 
     @explaining("cannot list the subscriptions")
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
-        """Every durable subscription, live or not."""
+        """Every durable subscription, live or not: a line for each of its partitions."""
         return self._observer.subscriptions(channel)
 
-    @explaining("cannot seek")
-    def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
-        """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live."""
-        check_name(channel)
-        check_name(name, "subscription")
-        self.engine.check_writable()
-        self.engine.settle(channel, 0)
-        bounds = self.engine.bounds(channel)
-        target = min(max(resolve(self.engine, channel, to), bounds.first), bounds.next)
-        if name not in self.engine.positions.names(channel):  # before the lease, which would make it
-            raise NotFound(f"channel '{channel}' has no subscription '{name}'")
-        lease = self.engine.subscription_lease(channel, name)
-        before = None
-        try:
-            with contextlib.suppress(Damaged):  # seeking is how a damaged position is mended
-                before = self.engine.load_position(channel, name, 0)
-            if not dry_run:
-                self._set_position(channel, name, target)
-                self.engine.audit.write("seek", channel=channel, subscription=name, after=target)
-        finally:
-            lease.release()
-        return SeekResult(
-            channel=channel, name=name, partition=0, before=before.offset if before else 0, after=target,
-            lag=bounds.next - target, applied=not dry_run,
-        )  # fmt: skip
+    @explaining("cannot list the groups")
+    def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group: its live workers, which of them delivers which partition, and how far it lags."""
+        return self._observer.groups(channel)
 
-    def _set_position(self, channel: str, name: str, target: int) -> None:
-        last = message_at(self.engine, channel, 0, target - 1) if target else None
-        now_us = self.engine.clock.time_ns() // 1000
-        position = Position(self.engine.incarnation(channel), target, last.id if last else "", now_us)
-        self.engine.save_position(channel, name, 0, position)
+    @explaining("cannot seek")
+    def seek(
+        self, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False
+    ) -> SeekResult:
+        """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live.
+
+        All of its partitions, or one; an offset means a place in one only. ``dry_run=True`` says what it would do.
+        """
+        return seek(self.engine, channel, name, to, partition=partition, dry_run=dry_run)
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
@@ -423,7 +412,7 @@ class Station:
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
-            subscriptions=[subscription.stats() for subscription in live],
+            subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
         )  # fmt: skip
 
     @explaining("cannot sync")
@@ -448,6 +437,7 @@ class Station:
         for subscription in live:
             subscription.close()
         self._flusher.close()
+        self._lookout.close()
         self._upkeep.close()
         self.engine.close()
 

@@ -79,7 +79,7 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     channels: list[ChannelStats]
     """Each channel."""
     subscriptions: list[SubscriptionStats]
-    """Each live subscription of this process."""
+    """Each partition of each live subscription of this process."""
 
 
 class ChannelMeter:
