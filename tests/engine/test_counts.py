@@ -177,6 +177,18 @@ def test_new_settings_reach_every_partition_that_is_open(root: Path, station: St
 # -- crashes and races ---------------------------------------------------------------------------------------------
 
 
+def test_altering_more_partitions_than_may_be_open(root: Path) -> None:
+    """Partition 0 is locked meanwhile, and must not be closed to make room for the others."""
+    with hg.open(root, name="host1", open_partitions_max=2) as station:
+        station.create_channel(CHANNEL, partitions=8)
+        for number in range(8):
+            put(station, CHANNEL, number, number)
+        station.alter_channel(CHANNEL, partitions=12, compress=True)
+        assert sorted(message.data for message in station.read(CHANNEL)) == list(range(8))
+        station.delete_channel(CHANNEL)
+        assert station.channels() == []
+
+
 class Crash(Exception):
     pass
 

@@ -445,6 +445,19 @@ def test_a_subscription_holds_back_in_the_partition_where_it_lags(opened: Opener
     assert {trimmed.partition for trimmed in station.trim(CHANNEL)} == {1}
 
 
+def test_a_partition_that_a_subscription_has_not_seen_yet_is_unread(opened: Opener) -> None:
+    station = opened(durability="os")
+    station.create_channel(CHANNEL, segment_bytes=4096, retention_once_read=True)
+    station.subscribe(CHANNEL, print, name="worker", paused=True).close()
+    station.alter_channel(CHANNEL, partitions=2)
+    for _ in range(40):
+        put(station, CHANNEL, 1, "x" * 400)
+    assert station.trim(CHANNEL) == []
+    got: list[Any] = []
+    with station.subscribe(CHANNEL, got.append, name="worker"):
+        eventually(lambda: len(got) == 40)
+
+
 def test_verify_looks_at_every_partition(station: Station, root: Path) -> None:
     fill(station, CHANNEL, 3, 9)
     report = verify.verify(station)

@@ -15,7 +15,7 @@ from heliograph.delivery.parts import Parts
 from heliograph.delivery.retry import Retry
 from heliograph.delivery.subscription import Subscription
 from heliograph.delivery.turns import Turns
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, NotFound, StationClosed
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,7 +73,10 @@ class Everything:
         self._lookout.add(self._look)
 
     def _look(self) -> None:
-        count = self._engine.partition_count(self._channel)
+        try:
+            count = self._engine.partition_count(self._channel)
+        except (NotFound, StationClosed):  # its parts notice, and say so
+            return
         parts = self._parts
         if parts is None or count <= self._known:
             return

@@ -202,7 +202,7 @@ class FilesEngine:
             for number in range(1, before.partitions):
                 self.write(name, number, lambda partition: partition.change(Partition.next_generation))
 
-        self.write(name, 0, lambda partition: partition.change(apply))
+        self._change_all(name, apply)
         self._counts.forget(name)
         changed = found[0]
         self.audit.write(
@@ -210,6 +210,19 @@ class FilesEngine:
             settings=msgspec.to_builtins(changed.settings),
         )  # fmt: skip
         return changed
+
+    def _change_all(self, name: str, change: Callable[[Partition], None]) -> None:
+        """Change a channel under the lock of its partition 0, which stays open though others are opened inside."""
+        for _ in range(_TRIES):
+            with self._open.pinned(name, 0):
+                entry = self._open.get(name, 0)
+                try:
+                    _writing_side(entry).change(change)
+                    return
+                except ChannelGone:
+                    pass
+            self._open.forget(name, 0, entry)
+        raise Busy(f"channel '{name}' is being deleted and made again all the time; try again")
 
     @contextlib.contextmanager
     def _rewriting(self, name: str) -> Iterator[ChannelFile]:
@@ -275,7 +288,7 @@ class FilesEngine:
             first.mark_deleted()
             channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
 
-        self.write(name, 0, lambda partition: partition.change(remove))
+        self._change_all(name, remove)
         for number in range(files[0].partitions):
             self.drop_closed(name, number)
         self._counts.forget(name)

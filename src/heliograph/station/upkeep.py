@@ -117,9 +117,11 @@ class Upkeep:
         fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
         positions = {
-            subscription: position.offset
+            subscription: 0 if position is None else position.offset
             for subscription in engine.positions.names(name)
             if (position := engine.positions.load(name, subscription, number)) is not None
+            # Without a position there, but in partition 0: the partition was added and it has not seen it yet.
+            or engine.positions.load(name, subscription, 0) is not None
         }
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
