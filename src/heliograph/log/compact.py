@@ -324,9 +324,9 @@ class _Run:
                 disk.unlink(plain)
             swap.replace(directory, base, suffix, ready, entries, disk)
         except Exception:
-            for path in {plain, ready}:
+            for half in {plain, ready}:
                 with contextlib.suppress(OSError):
-                    disk.unlink(path)
+                    disk.unlink(half)
             raise
         if frames:
             path = segments.path_of(directory, base, segments.FRAMES)

@@ -310,6 +310,7 @@ class LogCursor:
 
         What was the active segment may have been sealed and replaced since, so the limit is asked for anew.
         """
+        goal: _Checkpoint | None = None
         for _ in range(LOOKS):
             limit = self._log.limit()
             self._locate(limit)
@@ -322,10 +323,11 @@ class LogCursor:
             assert self._segment is not None
             if segments.in_place(self._segment, self._disk) and self._log.limit().base == limit.base:
                 break
+        assert goal is not None
         return self._by_lines(goal)
 
     def _by_lines(self, goal: _Checkpoint) -> Chunk:
-        """What is intact, line by line. Damage must not cost more than itself, so one index entry is looked at alone."""
+        """What is intact, line by line. Damage must not cost more than itself: one index entry is looked at alone."""
         assert self._segment is not None
         before, entry = self._entries_around()
         if entry is not None and entry.end <= goal.end:
