@@ -32,28 +32,11 @@ from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
 
 RESERVED: Final = frozenset(
     [
-        "specversion",
-        "id",
-        "source",
-        "type",
-        "time",
-        "channel",
-        "partitionkey",
-        "correlationid",
-        "traceparent",
-        "subject",
-        "data",
-        "data_base64",
-        "datacontenttype",
-        "dataschema",
-        "batch",
-        "origin",
-        "originseq",
-        "producer",
-        "producerseq",
-        "crc",
+        "specversion", "id", "source", "type", "time", "channel", "partitionkey",
+        "correlationid", "traceparent", "subject", "data", "data_base64", "datacontenttype", "dataschema",
+        "batch", "origin", "originseq", "producer", "producerseq", "crc",
     ]
-)
+)  # fmt: skip
 """Attributes that a header must not use."""
 
 _HEADER_NAME: Final = re.compile(r"[a-z0-9_]+")

@@ -15,20 +15,19 @@ How far this has come stands in ``compact.json``, which may be lost: then everyt
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.limits import INDEX_STRIDE_BYTES
-from heliograph.log import compress, index, indexing, segments, swap
+from heliograph.log import segments, swap
 from heliograph.log.index import Entry
-from heliograph.log.indexing import Place, extend
+from heliograph.log.indexing import Place
 from heliograph.log.keys import KEY_BYTES, keyed
 from heliograph.log.retention import Sealed
+from heliograph.log.shorten import Doomed, SealedSegment, Unsound, shorten
 
 STATE: Final = "compact.json"
 
@@ -69,10 +68,6 @@ class Stopped(Exception):
     """The station is being closed; what is done is done, the rest waits."""
 
 
-class _Unsound(Exception):
-    """The segment's bytes are not those that its index vouches for."""
-
-
 def load_state(directory: Path, incarnation: str, end: int, disk: Disk) -> State:
     """What is known of an earlier run; nothing if that was in another life of the channel, or cannot be."""
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
@@ -110,53 +105,6 @@ def compact(
 ) -> Compacted:
     """Compact the sealed segments of a partition. Upkeep is kept away by the caller; appenders are not disturbed."""
     return _Run(place, sealed, terms, now_us, disk, going).run(state)
-
-
-class _Segment:
-    """One sealed segment and the index entries that vouch for it."""
-
-    def __init__(self, place: Place, sealed: Sealed, disk: Disk) -> None:
-        directory, self.base = place.directory, sealed.base
-        plain, stored = (segments.path_of(directory, self.base, suffix) for suffix in segments.FORMS)
-        self.compressed = stored.exists()
-        if self.compressed and plain.exists():  # a crash came between compressing and removing
-            if not compress.same_lines(directory, self.base, disk):
-                raise _Unsound
-            disk.unlink(plain)
-            disk.sync_directory(directory)
-        self._reader = segments.open_segment(directory, self.base, disk)
-        self.size = self._reader.size()
-        with contextlib.suppress(FileNotFoundError):
-            path = segments.path_of(directory, self.base, segments.INDEX)
-            self.entries = index.chain(disk.read_file(path), self.base)
-            if self.entries and self._sound(sealed):
-                return
-        self.entries = indexing.build_index(self._reader, place, disk)
-        if not self._sound(sealed):
-            self.close()
-            raise _Unsound
-
-    def _sound(self, sealed: Sealed) -> bool:
-        last = self.entries[-1] if self.entries else None
-        return last is not None and (last.end, last.next) == (self.size, sealed.next)
-
-    @property
-    def blank(self) -> bool:
-        """Whether every line is empty."""
-        return self.size == sum([entry.lines for entry in self.entries])
-
-    def stretches(self) -> Iterator[tuple[Entry, bytes]]:
-        """Each index entry with its bytes, which are what it says."""
-        crc = 0
-        for entry in self.entries:
-            data = self._reader.read(entry.position, entry.length)
-            crc = extend(crc, data)
-            if crc != entry.crc or len(data) != entry.length or data.count(b"\n") != entry.lines:
-                raise _Unsound
-            yield entry, data
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 class _Verdict:
@@ -241,14 +189,14 @@ class _Run:
         found: list[int] = []
         for sealed in self._sealed:
             if sealed.base in skipped:
-                with contextlib.suppress(_Unsound), contextlib.closing(self._open(sealed)) as segment:
+                with contextlib.suppress(Unsound), contextlib.closing(self._open(sealed)) as segment:
                     for _ in segment.stretches():
                         self._check_going()
                     found.append(sealed.base)
         return found
 
-    def _open(self, sealed: Sealed) -> _Segment:
-        return _Segment(self._place, sealed, self._disk)
+    def _open(self, sealed: Sealed) -> SealedSegment:
+        return SealedSegment(self._place, sealed, self._disk)
 
     def _check_going(self) -> None:
         if not self._going():
@@ -261,7 +209,7 @@ class _Run:
         for sealed in self._sealed:
             if sealed.next <= cleaned:
                 continue
-            with contextlib.suppress(_Unsound), contextlib.closing(self._open(sealed)) as segment:
+            with contextlib.suppress(Unsound), contextlib.closing(self._open(sealed)) as segment:
                 for entry, data in segment.stretches():
                     self._check_going()
                     for offset, key, _ in keyed(data, entry.first):
@@ -283,109 +231,34 @@ class _Run:
             try:
                 with contextlib.closing(self._open(sealed)) as segment:
                     total = total.plus(self._clean(segment, newest, end))
-            except _Unsound:
+            except Unsound:
                 self._skipped.add(sealed.base)
         return total
 
     def _verdict(self, newest: dict[bytes, int], end: int) -> _Verdict:
         return _Verdict(newest, end, self._terms, self._now_us, bury=not self._skipped)
 
-    def _clean(self, segment: _Segment, newest: dict[bytes, int], end: int) -> Compacted:
+    def _clean(self, segment: SealedSegment, newest: dict[bytes, int], end: int) -> Compacted:
         verdict = self._verdict(newest, end)
         done = Compacted()
         if not segment.blank and self._any_doomed(segment, verdict):
             verdict = self._verdict(newest, end)
-            done = self._rewrite(segment, verdict)
+            saved = shorten(segment, self._interruptible(verdict.doomed), self._directory, self._disk)
+            done = Compacted(verdict.messages, verdict.tombstones, saved, 1)
         if verdict.oldest_us:
             self._tombstone_us = min(self._tombstone_us or verdict.oldest_us, verdict.oldest_us)
         return done
 
-    def _any_doomed(self, segment: _Segment, verdict: _Verdict) -> bool:
-        for entry, data in segment.stretches():
+    def _interruptible(self, doomed: Doomed) -> Doomed:
+        def check_first(entry: Entry, data: bytes) -> set[int]:
             self._check_going()
-            if verdict.doomed(entry, data):
-                return True
-        return False
+            return doomed(entry, data)
 
-    # -- writing a segment anew --------------------------------------------------------------------------------
+        return check_first
 
-    def _rewrite(self, segment: _Segment, verdict: _Verdict) -> Compacted:
-        directory, base, disk = self._directory, segment.base, self._disk
-        suffix = segments.COMPRESSED if segment.compressed else segments.PLAIN
-        before = segments.stored_bytes(directory, base, disk)
-        plain = f"{segments.path_of(directory, base)}.tmp-{os.getpid()}"
-        ready = f"{segments.path_of(directory, base, suffix)}.tmp-{os.getpid()}"
-        frames: compress.Frames = []
-        try:
-            entries = self._write_lines(segment, verdict, plain)
-            if segment.compressed:
-                with contextlib.closing(segments.PlainSegment(directory, base, disk, Path(plain))) as reader:
-                    frames = compress.write_frames(reader, entries, ready, disk)
-                disk.unlink(plain)
-            swap.replace(directory, base, suffix, ready, entries, disk)
-        except Exception:
-            for half in {plain, ready}:
-                with contextlib.suppress(OSError):
-                    disk.unlink(half)
-            raise
-        if frames:
-            path = segments.path_of(directory, base, segments.FRAMES)
-            disk.replace_file(path, compress.encode_frames(frames), sync_names=False)
-        saved = before - segments.stored_bytes(directory, base, disk)
-        return Compacted(verdict.messages, verdict.tombstones, saved, 1)
-
-    def _write_lines(self, segment: _Segment, verdict: _Verdict, path: str) -> list[Entry]:
-        entries = _Entries()
-        fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            for entry, data in segment.stretches():
-                self._check_going()
-                left = _without(data, entry.first, verdict.doomed(entry, data))
-                self._disk.write_all(fd, left)
-                entries.add(entry, left)
-            self._disk.fdatasync(fd)
-        finally:
-            self._disk.close(fd)
-        return entries.done()
-
-
-def _without(data: bytes, first: int, doomed: set[int]) -> bytes:
-    """The lines with an empty one for each that goes, and for each that was blank."""
-    lines = enumerate(data.split(b"\n"), first)
-    return b"\n".join([b"" if offset in doomed or not line.strip(b" ") else line for offset, line in lines])
-
-
-class _Entries:
-    """Index entries of a shortened segment: neighbours are put together until they have the usual size."""
-
-    def __init__(self) -> None:
-        self._done: list[Entry] = []
-        self._open: Entry | None = None
-        self._crc = 0
-
-    def add(self, old: Entry, data: bytes) -> None:
-        """What is left of the lines of an old entry. Its times stay: they bound those that are left."""
-        self._crc = extend(self._crc, data)
-        into = self._open
-        if into is None:
-            position = self._done[-1].end if self._done else 0
-            self._open = old._replace(position=position, length=len(data), crc=self._crc)
-        else:
-            times = [us for us in (into.min_us, old.min_us) if us]
-            self._open = into._replace(
-                append_us=old.append_us, min_us=min(times, default=0), max_us=max(into.max_us, old.max_us),
-                peak_us=old.peak_us, lines=into.lines + old.lines, length=into.length + len(data), crc=self._crc,
-            )  # fmt: skip
-        assert self._open is not None
-        if self._open.length >= INDEX_STRIDE_BYTES:
-            self._done.append(self._open)
-            self._open = None
-
-    def done(self) -> list[Entry]:
-        if self._open is not None:
-            self._done.append(self._open)
-            self._open = None
-        return self._done
+    def _any_doomed(self, segment: SealedSegment, verdict: _Verdict) -> bool:
+        doomed = self._interruptible(verdict.doomed)
+        return any(doomed(entry, data) for entry, data in segment.stretches())
 
 
 def blank_beginning(place: Place, sealed: Sequence[Sealed], disk: Disk) -> list[Sealed]:
@@ -393,12 +266,12 @@ def blank_beginning(place: Place, sealed: Sequence[Sealed], disk: Disk) -> list[
     found: list[Sealed] = []
     for one in sealed:
         try:
-            with contextlib.closing(_Segment(place, one, disk)) as segment:
+            with contextlib.closing(SealedSegment(place, one, disk)) as segment:
                 if not segment.blank:
                     break
                 for _ in segment.stretches():
                     pass
-        except _Unsound:
+        except Unsound:
             break
         found.append(one)
     return found
