@@ -92,6 +92,8 @@ def open_reader(place: Place, base: int, disk: Disk, entries: list[Entry]) -> se
 
 
 def _check_frames(state: Segment, reader: _KnownFrames, place: Place, disk: Disk) -> None:
+    if segments.path_of(place.directory, state.base, segments.NEXT_INDEX).exists():
+        return  # it is being replaced: whoever does, or opens the directory next, sees to them
     path = segments.path_of(place.directory, state.base, segments.FRAMES)
     try:
         known = disk.read_file(path)

@@ -87,15 +87,12 @@ def shorten(segment: SealedSegment, doomed: Doomed, directory: Path, disk: Disk)
             with contextlib.closing(segments.PlainSegment(directory, base, disk, Path(plain))) as reader:
                 frames = compress.write_frames(reader, entries, ready, disk)
             disk.unlink(plain)
-        swap.replace(directory, base, suffix, ready, entries, disk)
+        swap.replace(directory, base, suffix, ready, entries, compress.encode_frames(frames), disk)
     except Exception:
         for half in {plain, ready}:
             with contextlib.suppress(OSError):
                 disk.unlink(half)
         raise
-    if frames:
-        path = segments.path_of(directory, base, segments.FRAMES)
-        disk.replace_file(path, compress.encode_frames(frames), sync_names=False)
     return before - segments.stored_bytes(directory, base, disk)
 
 

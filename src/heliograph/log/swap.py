@@ -2,7 +2,8 @@
 
     BASE.index.next    the index of a segment that is about to take the place of BASE.jsonl or BASE.jsonl.zst
 
-    the segment aside, synced ─▶ BASE.index.next ─▶ the segment renamed ─▶ BASE.index.next becomes BASE.index
+    the segment aside, synced ─▶ BASE.index.next ─▶ the segment renamed (─▶ its table of frames) ─▶ BASE.index.next
+    becomes BASE.index
 
 The renaming of the segment decides: before it BASE.index belongs to the segment, after it BASE.index.next does.
 Which of the two is told by the length that an index names, for what is put in place is always shorter. A reader
@@ -20,12 +21,16 @@ from heliograph.log import index, segments
 from heliograph.log.index import Entry
 
 
-def replace(directory: Path, base: int, suffix: str, temporary: str, entries: Sequence[Entry], disk: Disk) -> None:
+def replace(
+    directory: Path, base: int, suffix: str, temporary: str, entries: Sequence[Entry], frames: bytes, disk: Disk
+) -> None:
     """Put a synced, shorter file in the place of a sealed segment, and these entries in that of its index."""
     coming = segments.path_of(directory, base, segments.NEXT_INDEX)
     disk.replace_file(coming, b"".join(index.encode(entry) for entry in entries))
     disk.rename(temporary, segments.path_of(directory, base, suffix))
     disk.sync_directory(directory)
+    if frames:
+        disk.replace_file(segments.path_of(directory, base, segments.FRAMES), frames, sync_names=False)
     disk.rename(coming, segments.path_of(directory, base, segments.INDEX))
 
 
@@ -56,7 +61,7 @@ def settle(directory: Path, disk: Disk) -> None:
 
 def _size(directory: Path, base: int, disk: Disk) -> int:
     try:
-        segment = segments.open_segment(directory, base, disk)
+        segment = segments.open_segment(directory, base, disk)  # which sees to its table of frames
     except FileNotFoundError:
         return -1
     with contextlib.closing(segment):
