@@ -22,10 +22,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.log import segments, swap
+from heliograph.log import retention, segments, swap
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place
 from heliograph.log.keys import KEY_BYTES, keyed
+from heliograph.log.partition import Partition
 from heliograph.log.retention import Sealed
 from heliograph.log.shorten import Doomed, SealedSegment, Unsound, shorten
 
@@ -42,6 +43,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest tombstone that waits for its end was appended; 0: there is none."""
     skipped: list[int] = []
     """Segments that are damaged and were left alone."""
+    emptied: tuple[int, int] = (0, 0)
+    """Offsets, from and to, whose segments were deleted because they held nothing but empty lines."""
 
 
 class Terms(NamedTuple):
@@ -69,12 +72,21 @@ class Stopped(Exception):
 
 
 def load_state(directory: Path, incarnation: str, end: int, disk: Disk) -> State:
-    """What is known of an earlier run; nothing if that was in another life of the channel, or cannot be."""
+    """What is known of an earlier run; little if that was in another life of the channel, or cannot be."""
+    found = _load(directory, disk)
+    if found.incarnation == incarnation and found.cleaned <= end:
+        return found
+    return State(incarnation=incarnation, emptied=found.emptied)
+
+
+def _load(directory: Path, disk: Disk) -> State:
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        found = msgspec.json.decode(disk.read_file(directory / STATE), type=State)
-        if found.incarnation == incarnation and found.cleaned <= end:
-            return found
-    return State(incarnation=incarnation)
+        return msgspec.json.decode(disk.read_file(directory / STATE), type=State)
+    return State()
+
+
+def _save(directory: Path, state: State, disk: Disk) -> None:
+    disk.replace_file(directory / STATE, msgspec.json.encode(state))
 
 
 def due(state: State, sealed: Sequence[Sealed], terms: Terms, now_us: int, *, forced: bool = False) -> bool:
@@ -168,19 +180,19 @@ class _Run:
         while True:
             newest, cleaned = self._newest(cleaned)
             total = total.plus(self._pass(newest, cleaned))
-            fresh = State(
-                incarnation=state.incarnation, cleaned=cleaned, tombstone_us=self._tombstone_us,
-                skipped=sorted(self._skipped),
-            )  # fmt: skip
-            self._disk.replace_file(self._directory / STATE, msgspec.json.encode(fresh))
+            state = msgspec.structs.replace(
+                state, cleaned=cleaned, tombstone_us=self._tombstone_us, skipped=sorted(self._skipped)
+            )
+            _save(self._directory, state, self._disk)
             if cleaned >= end:
                 return total
 
     def _clear_leftovers(self) -> None:
         """What was written aside by somebody who did not live to put it in its place; nobody does so now."""
-        names = [f"{sealed.base:020d}{suffix}.tmp-" for sealed in self._sealed for suffix in segments.FORMS]
+        ours = (*segments.FORMS, segments.NEXT_INDEX)
+        names = (f"{STATE}.tmp-", *(f"{one.base:020d}{suffix}.tmp-" for one in self._sealed for suffix in ours))
         for name in self._disk.listdir(self._directory):
-            if ".tmp-" in name and name.startswith(tuple(names)):
+            if ".tmp-" in name and name.startswith(names):
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.unlink(self._directory / name)
 
@@ -261,8 +273,33 @@ class _Run:
         return any(doomed(entry, data) for entry, data in segment.stretches())
 
 
-def blank_beginning(place: Place, sealed: Sequence[Sealed], disk: Disk) -> list[Sealed]:
-    """The oldest segments of which nothing is left but empty lines."""
+# -- the beginning of the log ----------------------------------------------------------------------------------------
+
+
+def drop_blank_beginning(partition: Partition, sealed: Sequence[Sealed], disk: Disk) -> int | None:
+    """Delete the oldest segments if they hold nothing any more; the new beginning of the log, if it moves.
+
+    Nobody misses anything there, so it is written down first that no reader need be told of a gap.
+    """
+    directory = partition.place.directory
+    gone = _blank_beginning(partition.place, sealed, disk)
+    if not gone:
+        return None
+    state = _load(directory, disk)
+    begin, end = state.emptied
+    begin = begin if end == gone[0].base else gone[0].base
+    _save(directory, msgspec.structs.replace(state, emptied=(begin, gone[-1].next)), disk)
+    retention.delete(partition, gone, disk)
+    return gone[-1].next
+
+
+def held_nothing(directory: Path, offset: int, first: int, disk: Disk) -> bool:
+    """Whether what was deleted between an offset and the beginning of the log were empty lines only."""
+    begin, end = _load(directory, disk).emptied
+    return begin <= offset and first <= end
+
+
+def _blank_beginning(place: Place, sealed: Sequence[Sealed], disk: Disk) -> list[Sealed]:
     found: list[Sealed] = []
     for one in sealed:
         try:

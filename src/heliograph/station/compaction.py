@@ -10,7 +10,6 @@ from heliograph.log.channel import ChannelFile
 from heliograph.log.compact import Compacted, Terms
 from heliograph.log.head import FENCED
 from heliograph.log.partition import Partition
-from heliograph.log.retention import Sealed
 from heliograph.names import DEAD_LETTER
 
 
@@ -35,7 +34,7 @@ def compact_partition(
         done = compact.compact(place, sealed, state, terms, now_us, disk, going)
     except compact.Stopped:
         return None
-    first = _drop_blank_beginning(engine, file.name, partition, sealed)
+    first = compact.drop_blank_beginning(partition, sealed, disk)
     if done.messages or first is not None:
         engine.audit.write(
             "compacted", channel=file.name, partition=place.number, messages=done.messages,
@@ -48,16 +47,3 @@ def _terms(engine: FilesEngine, file: ChannelFile) -> Terms:
     storage = engine.config.storage
     grace_s = engine.settings(file).tombstone_grace_s or 0.0
     return Terms(int(grace_s * 1e6), storage.compact_memory_bytes, storage.compact_dirty_ratio)
-
-
-def _drop_blank_beginning(engine: FilesEngine, name: str, partition: Partition, sealed: list[Sealed]) -> int | None:
-    """Delete the oldest segments that hold nothing any more, unless somebody has yet to pass them: a gap would be told.
-
-    The new beginning of the log; None if it stays where it is.
-    """
-    number = partition.place.number
-    positions = [engine.positions.load(name, one, number) for one in engine.positions.names(name)]
-    passed = min([position.offset if position else 0 for position in positions], default=sealed[-1].next)
-    gone = compact.blank_beginning(partition.place, [one for one in sealed if one.next <= passed], engine.disk)
-    retention.delete(partition, gone, engine.disk)
-    return gone[-1].next if gone else None
