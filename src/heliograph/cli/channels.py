@@ -141,6 +141,7 @@ def _setting_rows(own: ChannelSettings, effective: ChannelSettings) -> list[tupl
 helio channels create alerts
 helio channels create logs --retention-age 7d --compress
 helio channels create jobs --retention-once-read
+helio channels create prices --retention-compact    # the latest of each key
 """,
 )
 @channel_argument
