@@ -30,6 +30,7 @@ from heliograph.admin.letters import (
     summary,
 )
 from heliograph.admin.where import Where
+from heliograph.disk import Disk
 from heliograph.errors import Busy, InvalidMessage, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import retention, segments
@@ -201,10 +202,10 @@ class _Replay:
             return
         if not report.dry_run:
             self._write_journal([copy.letter for copy in group])
-            first = self._station.publisher.republish(
+            self._station.publisher.republish(
                 self._channel, [copy.body.data for copy in group], [copy.body.moment for copy in group]
             )
-            self._engine.writer(self._channel, 0).sync_through(first + len(group))
+            self._engine.write(self._channel, 0, Partition.settle)
             self._engine.redact(self._dead, 0, [copy.letter.offset for copy in group])
             report.removed += len(group)
         report.replayed += len(group)
@@ -309,17 +310,20 @@ def _drop_empty_segments(station: Station, dead: str) -> None:
     if dead not in engine.channel_names() or engine.positions.names(dead):
         return
     with engine.without_upkeep():
-        partition = engine.writer(dead, 0)
-        directory = partition.place.directory
-        empty: list[retention.Sealed] = []
-        for sealed in retention.survey(directory, partition.fields().base, engine.disk):
-            reader = segments.open_segment(directory, sealed.base, engine.disk)
-            with contextlib.closing(reader):
-                if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
-                    break
-            empty.append(sealed)
-        retention.delete(partition, empty, engine.disk)
+        engine.write(dead, 0, lambda partition: _drop_empty_beginning(partition, engine.disk))
         engine.forget_batches(dead, 0)
+
+
+def _drop_empty_beginning(partition: Partition, disk: Disk) -> None:
+    directory = partition.place.directory
+    empty: list[retention.Sealed] = []
+    for sealed in retention.survey(directory, partition.fields().base, disk):
+        reader = segments.open_segment(directory, sealed.base, disk)
+        with contextlib.closing(reader):
+            if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
+                break
+        empty.append(sealed)
+    retention.delete(partition, empty, disk)
 
 
 def export(
