@@ -17,7 +17,7 @@ from heliograph.clock import SYSTEM_CLOCK, Clock, to_us
 from heliograph.delivery.assembly import check_arguments, make_lanes
 from heliograph.delivery.control import Control, delivering
 from heliograph.delivery.deadletter import DeadLetters, describe, is_dead_letter_channel
-from heliograph.delivery.lane import Terms
+from heliograph.delivery.lane import Life, Terms
 from heliograph.delivery.loop import Backlog, Loop
 from heliograph.delivery.positions import Flusher, Positions
 from heliograph.delivery.retry import Retry
@@ -334,7 +334,7 @@ def start_subscription(
             channel=channel,
             partition=partition,
             name=name,
-            incarnation=incarnation,
+            life=Life(incarnation),
             batch=batch,
             retry=retry or Retry(),
             letters=None if is_dead_letter_channel(channel) else letters,

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import google_crc32c
 
 from heliograph.disk import Disk
-from heliograph.errors import Damaged
+from heliograph.errors import Damaged, HeliographError
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
 from heliograph.log import compact, index, indexing, lines, segments, swap
 from heliograph.log.held import Limit
@@ -28,6 +28,18 @@ CHUNK_ENTRIES_MAX = CHUNK_BYTES // INDEX_STRIDE_BYTES + 1
 READ_AHEAD_ENTRIES = 4 * CHUNK_ENTRIES_MAX
 LOOKS = 8
 """How often files are opened anew that others replace meanwhile."""
+
+
+class LogCut(HeliographError):
+    """What was read is not in the log any more: a repair cut it off, and the log goes on at an earlier offset."""
+
+    def __init__(self, offset: int, before: int) -> None:
+        super().__init__(
+            f"the log was repaired after a failed sync and goes on at offset {offset}: "
+            f"what was read between there and offset {before} was never on disk for sure, and is lost"
+        )
+        self.offset = offset
+        self.before = before
 
 
 class Missing(NamedTuple):
@@ -106,8 +118,10 @@ class LogCursor:
             self._lost = True
 
     def read(self) -> Chunk | None:
-        """The next chunk, None when there is nothing new."""
+        """The next chunk, None when there is nothing new. Raises LogCut once if some of what was read is gone."""
         limit = self._log.limit()
+        if self._shortened(limit):
+            self._leave_cut()
         if self.offset >= limit.next:
             return None
         if self.offset < limit.first:
@@ -123,6 +137,21 @@ class LogCursor:
                 return self._read(limit)
             except FileNotFoundError:
                 return self._lacking()
+
+    def _shortened(self, limit: Limit) -> bool:
+        """Whether the file ends before what was read of it. Only a repair does that; others put a new one in place."""
+        segment, position = self._segment, self._place.position
+        if segment is None or self._lost or (segment.base == limit.base and position <= limit.end):
+            return False
+        return segment.size() < position
+
+    def _leave_cut(self) -> None:
+        """Continue where the log goes on, after a word about it."""
+        assert self._segment is not None
+        later = [base for base in segments.bases(self._directory, self._disk) if base > self._segment.base]
+        cut = LogCut(later[0] if later else self._segment.base, self.offset)
+        self.seek(cut.offset)
+        raise cut
 
     def _trimmed(self, first: int) -> Chunk:
         gap = Missing(self.offset, first, "deleted by retention before it was read")
