@@ -436,7 +436,7 @@ class AsyncStation:
         await self._call(self.sync_station.delete_channel, name)
 
     async def trim(self, channel: str | None = None) -> list[Trimmed]:
-        """Apply retention now."""
+        """Apply retention, rotation by age, compaction and compression now."""
         return await self._call(self.sync_station.trim, channel)
 
     async def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:

@@ -32,29 +32,11 @@ from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
 
 RESERVED: Final = frozenset(
     [
-        "specversion",
-        "id",
-        "source",
-        "type",
-        "time",
-        "channel",
-        "partitionkey",
-        "correlationid",
-        "traceparent",
-        "subject",
-        "data",
-        "data_base64",
-        "datacontenttype",
-        "dataschema",
-        "atomic",
-        "batch",
-        "origin",
-        "originseq",
-        "producer",
-        "producerseq",
-        "crc",
+        "specversion", "id", "source", "type", "time", "channel", "partitionkey",
+        "correlationid", "traceparent", "subject", "data", "data_base64", "datacontenttype", "dataschema",
+        "atomic", "batch", "origin", "originseq", "producer", "producerseq", "crc",
     ]
-)
+)  # fmt: skip
 """Attributes that a header must not use."""
 
 _HEADER_NAME: Final = re.compile(r"[a-z0-9_]+")
@@ -156,6 +138,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.partitionkey
 
     @property
+    def tombstone(self) -> bool:
+        """Whether it deletes its key: a key and no data. See the setting ``retention_compact``."""
+        return self.partitionkey is not None and self.data is None
+
+    @property
     def partition(self) -> int:
         """The partition of this log that holds the message."""
         return int(self.lines.partition)
@@ -221,9 +208,13 @@ def decode_lines(
         return None
     finally:
         _decoding.reset(before)
-    if len(messages) != following - first:
-        return None  # empty lines: offsets are not consecutive
-    deque(map(_set_offset, messages, count(first)), maxlen=0)
+    if len(messages) == following - first:
+        deque(map(_set_offset, messages, count(first)), maxlen=0)
+    elif messages or data.strip(b" \n"):  # blank lines: offsets are not consecutive
+        offsets = [offset for offset, line in enumerate(data.split(b"\n"), first) if line.strip(b" ")]
+        if len(messages) != len(offsets):
+            return None
+        deque(map(_set_offset, messages, offsets), maxlen=0)
     try:
         if payload_decoder is not None:
             _decode_payloads(messages, payload_decoder)

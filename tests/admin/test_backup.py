@@ -24,11 +24,6 @@ from tests.faults import Died, FaultyDisk
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "backup"
 

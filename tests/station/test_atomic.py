@@ -10,8 +10,8 @@ import pytest
 
 import heliograph as hg
 from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
 from tests.proof.tools import eventually
-from tests.station.conftest import Opener
 
 
 def data_of(station: hg.Station, channel: str) -> list[Any]:

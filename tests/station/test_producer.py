@@ -11,8 +11,8 @@ import pytest
 
 import heliograph as hg
 from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
 from tests.proof.tools import Child
-from tests.station.conftest import Opener
 
 CHANNEL = "orders"
 

@@ -24,7 +24,7 @@ from heliograph.clock import from_us
 from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
 from heliograph.limits import COPY_BYTES
-from heliograph.log import index, inspection, redact, segments
+from heliograph.log import index, inspection, redact, segments, swap
 from heliograph.log.head import Fields
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
@@ -169,6 +169,7 @@ class _Backup:
                 for number in range(before.partitions):
                     self._finish_redaction(name, number)
                     with contextlib.nullcontext() if self._station.read_only else self._engine.without_upkeep():
+                        self._settle_swaps(name, number)
                         self._copy_partition(name, number)
                 self._copies.put(
                     f"channels/{name}/channel.json", self._disk.read_file(self._root / f"channels/{name}/channel.json")
@@ -189,6 +190,12 @@ class _Backup:
         if not self._station.read_only and (directory / redact.INTENT).exists():
             with contextlib.suppress(Fenced):
                 self._engine.redact(name, number, [])
+
+    def _settle_swaps(self, name: str, number: int) -> None:
+        """An index that did not come into its place would be copied as the one that it was to replace."""
+        if not self._station.read_only:
+            place = self._engine.directory.place(name, number, self._station.name)
+            swap.settle(place.directory, self._disk)
 
     def _copy_partition(self, name: str, number: int) -> None:
         place = self._engine.directory.place(name, number, self._station.name)

@@ -102,16 +102,18 @@ class VerifyReport(msgspec.Struct, kw_only=True):
 
 
 class _Meter:
-    """Turns the bytes of many segments into one progress."""
+    """Turns the bytes of many segments into one progress, which never goes back though some are looked at again."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
+        self._shown = 0
 
     def within(self, done: int, size: int, stored: int) -> None:
         if self._progress is not None:
-            self._progress(min(self._total, self._done + stored * done // max(1, size)), self._total)
+            self._shown = max(self._shown, min(self._total, self._done + stored * done // max(1, size)))
+            self._progress(self._shown, self._total)
 
     def finish(self, stored: int) -> None:
         self._done += stored

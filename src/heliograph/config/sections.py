@@ -67,6 +67,37 @@ class Storage(Section, frozen=True, kw_only=True):
     retention_once_read: Annotated[
         bool, Meta(description="Segments go once every durable subscription has read them.")
     ] = False
+    retention_compact: Annotated[
+        bool,
+        Meta(
+            description="Sealed segments keep only the newest message of each key; a key published without data "
+            "is deleted. Messages without a key stay."
+        ),
+    ] = False
+    tombstone_grace_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="With `retention_compact`: how long a message that deletes its key stays, so that slow "
+            "readers see it.",
+        ),
+    ] = 86_400.0
+    compact_dirty_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="With `retention_compact`: compaction begins when this part of the sealed bytes is new.",
+        ),
+    ] = 0.5
+    compact_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="With `retention_compact`: memory for the keys of one pass, some 200 bytes each; with more "
+            "keys there are more passes.",
+        ),
+    ] = 64 * MIB
     holdback_bytes: Annotated[
         int,
         Meta(

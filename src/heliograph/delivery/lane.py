@@ -91,13 +91,20 @@ class _Spent(NamedTuple):
     attempts: int
 
 
+class Life:
+    """The life of the channel that is being read: another one after a repair of its log."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+
+
 class Terms(NamedTuple):
     """What was agreed when subscribing; the same for all lanes."""
 
     channel: str
     partition: int
     name: str | None
-    incarnation: str
+    life: Life
     batch: bool
     retry: Retry
     letters: DeadLetters | None
@@ -111,6 +118,11 @@ class Terms(NamedTuple):
 
     def __str__(self) -> str:
         return f"subscription {self.name or '(ephemeral)'} of {self.channel}/{self.partition}"
+
+    @property
+    def incarnation(self) -> str:
+        """The channel's life."""
+        return self.life.incarnation
 
     def identity(self, offset: int) -> DeadLetterIdentity:
         """What a letter about this offset is known by."""
@@ -137,6 +149,10 @@ class Lane:
         """Everything before this offset that the lane was given is done. May be asked from any thread."""
         run = self.run
         return self._floor if run is None else run.undone().offset
+
+    def rewind(self, offset: int) -> None:
+        """What it will be given next may begin here, before what it has done. It has nothing at hand."""
+        self._floor = offset
 
     def delivered(self) -> int:
         """How many messages were delivered up to now. May be asked from any thread."""

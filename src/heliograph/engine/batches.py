@@ -12,7 +12,7 @@ from heliograph.disk import Disk
 from heliograph.engine.port import Batch, Problem
 from heliograph.errors import InvalidMessage
 from heliograph.limits import SHARED_BATCHES
-from heliograph.log.cursor import Chunk, Log, LogCursor
+from heliograph.log.cursor import Chunk, Log, LogCursor, LogCut
 from heliograph.message import Message, PayloadDecoder, decode_line, decode_lines
 
 
@@ -80,7 +80,12 @@ class SharedBatches:
         return batch
 
     def _read(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
-        chunk = cursor.read()
+        try:
+            chunk = cursor.read()
+        except LogCut:  # what others decoded of those offsets is not there any more
+            self._known.clear()
+            self._recent.clear()
+            raise
         if chunk is None:
             self._recent.clear()  # at the end of the log: whoever is behind reads for itself
             return None

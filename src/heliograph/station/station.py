@@ -357,7 +357,7 @@ class Station:
 
     @explaining("cannot trim")
     def trim(self, channel: str | None = None) -> list[Trimmed]:
-        """Apply retention, rotation by age and compression now instead of within seconds."""
+        """Apply retention, rotation by age, compaction and compression now instead of within seconds."""
         self.engine.check_writable()
         return self._upkeep.tidy(check_name(channel) if channel is not None else None)
 
@@ -410,7 +410,8 @@ class Station:
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
-            trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
+            trimmed_unread=self._upkeep.trimmed_unread, compacted_messages=self._upkeep.compacted_messages,
+            compacted_bytes=self._upkeep.compacted_bytes, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
         )  # fmt: skip

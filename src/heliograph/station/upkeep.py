@@ -1,4 +1,4 @@
-"""What a station does by itself: retention, compression of sealed segments, rotation by age.
+"""What a station does by itself: retention, compaction and compression of sealed segments, rotation by age.
 
 However many processes open the directory, one at a time does it: whoever holds ``upkeep.lock``.
 """
@@ -12,12 +12,14 @@ from typing import Final
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound
-from heliograph.log import indexing, retention, segments
+from heliograph.log import indexing, retention, segments, swap
+from heliograph.log.channel import ChannelFile
 from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
+from heliograph.station import compaction
 from heliograph.station.info import Trimmed
 
 logger = logging.getLogger("heliograph.upkeep")
@@ -32,6 +34,8 @@ class Upkeep:
         self._stop = threading.Event()
         self.trimmed_messages = 0
         self.trimmed_unread = 0
+        self.compacted_messages = 0
+        self.compacted_bytes = 0
         self._thread = threading.Thread(target=self._run, name="heliograph-upkeep", daemon=True)
         if not engine.read_only:
             self._thread.start()
@@ -52,7 +56,7 @@ class Upkeep:
             self._thread.join()
 
     def tidy(self, only: str | None = None) -> list[Trimmed]:
-        """Apply retention, rotation by age and compression now; what was deleted."""
+        """Apply retention, rotation by age, compaction and compression now; what retention deleted."""
         lease = FileLock(self._engine.root / "upkeep.lock", self._engine.disk)
         try:
             if not lease.try_exclusive():
@@ -89,7 +93,8 @@ class Upkeep:
             bool(settings.retention_once_read), settings.holdback_bytes or 0,
         )  # fmt: skip
         ages = [age for age in (settings.segment_age_s, settings.retention_age_s) if age]
-        if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or ages):
+        compacts = compaction.wanted(self._engine, file)
+        if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or compacts or ages):
             return []
         done: list[Trimmed] = []
 
@@ -98,6 +103,8 @@ class Upkeep:
             trimmed = self._trim(name, partition.place.number, partition, rules)
             if trimmed is not None:
                 done.append(trimmed)
+            if compacts:
+                self._compact(file, partition)
             if settings.compress:
                 self._compress(partition)
 
@@ -148,8 +155,20 @@ class Upkeep:
         )
         return trimmed
 
+    def _compact(self, file: ChannelFile, partition: Partition) -> None:
+        """By itself when it is worth it; at once when somebody asks."""
+        asked = threading.current_thread() is not self._thread
+        self._engine.producers.cover(file.name)
+        done = compaction.compact_partition(
+            self._engine, file, partition, forced=asked, going=lambda: not self._stop.is_set()
+        )
+        if done is not None:
+            self.compacted_messages += done.messages
+            self.compacted_bytes += done.bytes
+
     def _compress(self, partition: Partition) -> None:
         disk, directory = self._engine.disk, partition.place.directory
+        swap.settle(directory, disk)
         active = partition.fields().base
         for base in segments.bases(directory, disk):
             plain = segments.path_of(directory, base)
