@@ -41,6 +41,7 @@ from heliograph.errors import (
     PayloadMismatch,
     ReadOnly,
     RetryLater,
+    SchemaConflict,
     StationClosed,
     StorageError,
     SubscriptionBusy,
@@ -50,7 +51,7 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -91,6 +92,7 @@ __all__ = [
     "Receipt",
     "Retry",
     "RetryLater",
+    "SchemaConflict",
     "SeekResult",
     "Station",
     "StationClosed",
@@ -101,6 +103,7 @@ __all__ = [
     "SubscriptionInfo",
     "SubscriptionStats",
     "Trimmed",
+    "TypeInfo",
     "UnsupportedFormat",
     "WrongStation",
     "correlation",

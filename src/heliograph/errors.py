@@ -7,7 +7,8 @@ The tree::
     ├── InvalidName            a channel, subscription or station name that must not become a path
     ├── InvalidMessage         what was handed to publish cannot be stored
     │   ├── MessageTooLarge    larger than messages.max_bytes
-    │   └── PayloadMismatch    does not fit the type registered under its name
+    │   ├── PayloadMismatch    does not fit the type registered under its name
+    │   └── SchemaConflict     the registered type cannot read what the channel holds under its name
     ├── NotFound               no such channel, subscription, message or file
     ├── AlreadyExists          the channel is there already
     ├── Busy                   a bound was hit or a lock was not had in time; try again
@@ -50,6 +51,10 @@ class MessageTooLarge(InvalidMessage):
 
 class PayloadMismatch(InvalidMessage):
     """The payload does not fit the type registered under its name."""
+
+
+class SchemaConflict(InvalidMessage):
+    """The registered type cannot read what the channel holds under its name. Nothing was published."""
 
 
 class NotFound(HeliographError, LookupError):
