@@ -42,7 +42,7 @@ class SchemaFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, Any]
 
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(SchemaFile).decode
 Decide = Callable[[list[SchemaFile]], bool]
 
