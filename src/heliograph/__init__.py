@@ -44,6 +44,7 @@ from heliograph.errors import (
     ProducerFenced,
     ReadOnly,
     RetryLater,
+    SchemaConflict,
     StationClosed,
     StorageError,
     SubscriptionBusy,
@@ -54,7 +55,15 @@ from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import (
+    ChannelInfo,
+    GroupInfo,
+    GroupPartition,
+    SeekResult,
+    SubscriptionInfo,
+    Trimmed,
+    TypeInfo,
+)
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 
@@ -104,6 +113,7 @@ __all__ = [
     "Receipt",
     "Retry",
     "RetryLater",
+    "SchemaConflict",
     "SeekResult",
     "Station",
     "StationClosed",
@@ -115,6 +125,7 @@ __all__ = [
     "SubscriptionInfo",
     "SubscriptionStats",
     "Trimmed",
+    "TypeInfo",
     "UnsupportedFormat",
     "WrongStation",
     "correlation",

@@ -22,7 +22,7 @@ from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
@@ -221,6 +221,7 @@ class AsyncStation:
         self._loop = loop
         self._publisher = station.publisher
         self._engine = station.engine
+        self._must_look = station.type_checks.must_look
         self._waiting: dict[Ticket, tuple[asyncio.Future[int], str]] = {}
         publishing = station.config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
@@ -258,9 +259,11 @@ class AsyncStation:
         wait: float | None = None,
     ) -> Receipt:
         """Publish one message; see :meth:`Station.publish`."""
-        ticket, message_id = self._publisher.prepare(
-            channel, data, type, key, headers, correlation_id, subject, id, self._resolved
-        )
+        arguments = (channel, data, type, key, headers, correlation_id, subject, id, self._resolved)
+        if self._must_look(channel, type, (data,)):  # at files, which is not done in the loop
+            ticket, message_id = await self._call(self._publisher.prepare, *arguments)
+        else:
+            ticket, message_id = self._publisher.prepare(*arguments)
         partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
         first = await self._commit(channel, partition, ticket, wait)
         return Receipt(message_id, channel, partition, first)
@@ -284,7 +287,11 @@ class AsyncStation:
     ) -> list[Receipt]:
         """Publish an atomic batch; see :meth:`Station.publish_many`."""
         batch = payloads if isinstance(payloads, list) else list(payloads)
-        ticket, ids = self._publisher.prepare_many(channel, batch, type, key, headers, correlation_id, self._resolved)
+        arguments = (channel, batch, type, key, headers, correlation_id, self._resolved)
+        if self._must_look(channel, type, batch):
+            ticket, ids = await self._call(self._publisher.prepare_many, *arguments)
+        else:
+            ticket, ids = self._publisher.prepare_many(*arguments)
         if not ids:
             return []
         places = self._publisher.partitioner.many_among(await self._partitions(channel), channel, batch, key)
@@ -434,6 +441,10 @@ class AsyncStation:
     async def delete_channel(self, name: str) -> None:
         """Delete a channel with its data."""
         await self._call(self.sync_station.delete_channel, name)
+
+    async def types(self, channel: str | None = None) -> list[TypeInfo]:
+        """The JSON Schemas of the types that were published."""
+        return await self._call(self.sync_station.types, channel)
 
     async def trim(self, channel: str | None = None) -> list[Trimmed]:
         """Apply retention, rotation by age, compaction and compression now."""

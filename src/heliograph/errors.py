@@ -8,6 +8,7 @@ The tree::
     ├── InvalidMessage         what was handed to publish cannot be stored
     │   ├── MessageTooLarge    larger than messages.max_bytes
     │   ├── PayloadMismatch    does not fit the type registered under its name
+    │   ├── SchemaConflict     the registered type cannot read what the channel holds under its name
     │   └── OutOfSequence      a producer's number that leaves some out
     ├── NotFound               no such channel, subscription, message or file
     ├── AlreadyExists          the channel is there already
@@ -52,6 +53,10 @@ class MessageTooLarge(InvalidMessage):
 
 class PayloadMismatch(InvalidMessage):
     """The payload does not fit the type registered under its name."""
+
+
+class SchemaConflict(InvalidMessage):
+    """The registered type cannot read what the channel holds under its name. Nothing was published."""
 
 
 class OutOfSequence(InvalidMessage):

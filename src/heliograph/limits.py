@@ -76,3 +76,9 @@ COPY_BYTES = 1024 * 1024
 
 ROUTES_MAX = 10_000
 """Combinations of channel, type and service a publisher remembers."""
+
+CHECKED_TYPES_MAX = 10_000
+"""Combinations of channel and type whose schema a publisher remembers to be in order."""
+
+TYPE_VERSIONS_MAX = 100
+"""Versions of one type's schema that a channel keeps; a type that changes more often wants a new name."""

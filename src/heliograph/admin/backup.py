@@ -171,6 +171,7 @@ class _Backup:
                     with contextlib.nullcontext() if self._station.read_only else self._engine.without_upkeep():
                         self._settle_swaps(name, number)
                         self._copy_partition(name, number)
+                self._copy_types(name)  # after the messages, so that none is missing for what is there
                 self._copies.put(
                     f"channels/{name}/channel.json", self._disk.read_file(self._root / f"channels/{name}/channel.json")
                 )
@@ -183,6 +184,11 @@ class _Backup:
                     return
             self._copies.files, self._parts = files, parts
         raise NotFound(f"channel '{name}' changes all the time; try again")
+
+    def _copy_types(self, name: str) -> None:
+        for folder in self._engine.schemas.folders(name):
+            for number in self._engine.schemas.numbers(folder):
+                self._copy_small((folder / f"{number}.json").relative_to(self._root).as_posix())
 
     def _finish_redaction(self, name: str, number: int) -> None:
         """What was to be forgotten, by a process that did not live to do it, must not be kept here."""

@@ -15,6 +15,7 @@ from heliograph.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
 
 Durability: TypeAlias = Literal["always", "interval", "os"]
 WhenFull: TypeAlias = Literal["raise", "wait"]
+OnConflict: TypeAlias = Literal["refuse", "warn", "off"]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +143,13 @@ class Messages(Section, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int, Meta(ge=256, le=GIB, description="The largest message, as stored, that publish accepts.")
     ] = 10_000_000
+    schemas: Annotated[
+        OnConflict,
+        Meta(
+            description="When a registered type cannot read what the channel holds under its name: `refuse` to "
+            "publish, or only `warn`, once. `off` neither stores schemas nor looks at them."
+        ),
+    ] = "refuse"
 
 
 class Publishing(Section, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
-from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk
+from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk, explaining
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
@@ -25,6 +25,7 @@ from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
+from heliograph.engine.schemas import Schemas
 from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
 from heliograph.errors import (
@@ -67,11 +68,13 @@ class _Channel:
         self._engine = engine
         self._name = name
 
+    @explaining("cannot read the channel's description")
     def identity(self) -> Identity:
         self._engine.layout += 1
         file = self._engine.describe(self._name)
         settings = self._engine.settings(file)
         origin = f"{self._engine.name}.{file.incarnation}".encode()
+        self._engine.saw_life(self._name, file.incarnation)
         return Identity(origin, settings.segment_bytes or 0, int((settings.segment_age_s or 0) * 1e6))
 
     def lost(self, partition: int, report: recovery.Recovered) -> None:
@@ -115,6 +118,9 @@ class FilesEngine:
         self.producers = Producers(self, config.publishing.producers_max)
         self.steps = Steps(self)
         self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
+        self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
+        self.on_new_life: Callable[[str], None] = lambda _: None
+        self._lives: dict[str, str] = {}
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
@@ -272,6 +278,21 @@ class FilesEngine:
             fresh = msgspec.structs.replace(file, incarnation=channels.new_incarnation())
             channels.save(self.root, fresh, self.disk)
         self.audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
+
+    def saw_life(self, name: str, incarnation: str) -> None:
+        """A partition was opened: if the channel was made anew since the last time, say so."""
+        if self._lives.setdefault(name, incarnation) != incarnation:
+            self._lives[name] = incarnation
+            self.on_new_life(name)
+
+    def ensure(self, name: str) -> None:
+        """Make the channel if it is not there and that is allowed."""
+        try:
+            self.describe(name)
+        except NotFound:
+            if self.read_only or not self.config.storage.auto_create:
+                raise
+            self.create(name)
 
     def incarnation(self, name: str) -> str:
         return self.describe(name).incarnation

@@ -36,6 +36,7 @@ from heliograph.names import check_publishable
 from heliograph.payloads import DEFAULT_TYPE, Payloads, encode
 from heliograph.station.partitioning import Partitioner
 from heliograph.station.stats import ChannelMeter, Meters
+from heliograph.station.types import Types
 
 _crc = google_crc32c.value
 _modules = sys.modules
@@ -46,6 +47,7 @@ _uuid7 = uuid_utils.uuid7
 _BYTES = (bytes, bytearray, memoryview)
 _SPECIAL = {Draft, *_BYTES}
 BYTES_TYPE = "heliograph.bytes.v1"
+_UNCHECKED = ""  # no type's name: the route of a registered type before its schema was looked at
 Callback = Callable[[list[Ticket]], None]
 
 
@@ -77,9 +79,10 @@ class _Route:
 class Publisher:
     """Encodes envelopes outside the lock and hands them to the engine."""
 
-    def __init__(self, engine: FilesEngine, payloads: Payloads, config: Config, meters: Meters) -> None:
+    def __init__(self, engine: FilesEngine, payloads: Payloads, types: Types, config: Config, meters: Meters) -> None:
         self._engine = engine
         self._payloads = payloads
+        self._types = types
         self._meters = meters
         self._max_body_bytes = config.messages.max_bytes - TAIL_BYTES_MAX
         self._service = config.service
@@ -93,8 +96,14 @@ class Publisher:
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
     def forget_routes(self) -> None:
-        """A type was registered: look again how each is encoded."""
+        """A type was registered: look again how each is encoded, and at its schema."""
         self._routes = {}
+        self._types.forget()
+
+    def forget_channel(self, channel: str) -> None:
+        """A channel was deleted, or made anew: look at the schemas again that it has."""
+        self._routes = {key: route for key, route in self._routes.items() if key[0] != channel}
+        self._types.forget(channel)
 
     def _source(self) -> str:
         service = service_name() or self._service
@@ -110,8 +119,11 @@ class Publisher:
         if route is not None:
             return route
         infers = type_name is None and self._payloads.registered > 0
-        plain = not infers and self._payloads.decoder(name) is None
-        route = _Route(template(channel, name, self._source()), name, self._meters.of(channel), plain=plain)
+        registered = self._payloads.decoder(name) is not None
+        route = _Route(
+            template(channel, name, self._source()), _UNCHECKED if registered else name, self._meters.of(channel),
+            plain=not infers and not registered,
+        )  # fmt: skip
         if len(self._routes) >= ROUTES_MAX:
             self._routes = {}
         self._routes[key] = route
@@ -136,15 +148,23 @@ class Publisher:
         if simple and route.plain and not isinstance(data, _BYTES):
             body = route.line % (id_bytes, stamp, encode(data))
         else:
-            type_name, encoded = self._data(type_name, data)
+            name, encoded = self._data(type_name, data)
             begin = route.template
-            if type_name != route.type_name:
-                begin = template(channel, type_name, self._source())
+            if name != route.type_name:
+                begin = self._begin(route, channel, type_name, name)
             extra = attributes(key, correlation_id, traceparent, subject, headers) + own
             body = begin % (id_bytes, stamp) + extra + encoded
         if len(body) > self._max_body_bytes:
             self._too_large(len(body), channel)
         return body, message_id
+
+    def _begin(self, route: _Route, channel: str, said: str | None, type_name: str) -> bytes:
+        """The template for the first message of a registered type, or one whose data told its type."""
+        self._types.check(channel, type_name)
+        if said is None:
+            return template(channel, type_name, self._source())
+        route.type_name = type_name  # nobody has to look again
+        return route.template
 
     def publish(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
@@ -335,6 +355,7 @@ class Publisher:
             return None, []
         ids = [str(_uuid7()) for _ in encoded]
         name = names[0] if names else DEFAULT_TYPE
+        self._types.check(channel, name)
         begin = template(channel, name, self._source()) % (b"%b", self._timestamps.format(now_us))
         form = begin + extra.replace(b"%", b"%%") + b',"data":%b'
         self._check_size(len(form) + 36 + max(map(len, encoded), default=0), channel)
@@ -351,16 +372,14 @@ class Publisher:
             draft = item if isinstance(item, Draft) else Draft(data=item)
             try:
                 name, encoded = self._data(draft.type or type_name, draft.data)
+                self._types.check(channel, name)
                 extra = attributes(
                     key if draft.key is None else draft.key, draft.correlation_id or correlation_id, traceparent,
                     draft.subject, {**(headers or {}), **(draft.headers or {})},
                 )  # fmt: skip
                 message_id = str(_uuid7()) if draft.id is None else draft.id
                 moment = now_us if draft.time is None else time_us(draft.time)
-                begin = template(channel, name, source) % (
-                    check_id(message_id),
-                    self._timestamps.format(moment),
-                )
+                begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
             except InvalidMessage as error:
                 raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
             bodies.append(begin + extra + (own[at] if own else b"") + encoded)
@@ -420,20 +439,14 @@ class Publisher:
     # -- what only the station itself publishes -----------------------------------------------------------------
 
     def publish_own(
-        self,
-        channel: str,
-        type_name: str,
-        payload: Any,
-        key: str | None,
+        self, channel: str, type_name: str, payload: Any, key: str | None,
         headers: Mapping[str, HeaderValue] | None = None,
-    ) -> Receipt:
+    ) -> Receipt:  # fmt: skip
         """A message of our own, such as a dead letter: no limit of size, no reserved name."""
         now_us = self._engine.clock.time_ns() // 1000
         message_id = str(_uuid7())
-        begin = template(channel, type_name, self._source()) % (
-            message_id.encode(),
-            self._timestamps.format(now_us),
-        )
+        stamp = self._timestamps.format(now_us)
+        begin = template(channel, type_name, self._source()) % (message_id.encode(), stamp)
         body = begin + attributes(key, None, None, None, headers) + b',"data":' + msgspec.json.encode(payload)
         first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
         return Receipt(message_id, channel, 0, first)

@@ -25,7 +25,7 @@ from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.observer import Observer
 from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
@@ -34,6 +34,7 @@ from heliograph.station.seeking import seek
 from heliograph.station.spread import FollowedRange, MergedRange, open_range
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
+from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
 
 Handler = Callable[[Any], Any]
@@ -89,7 +90,9 @@ class Station:
         self.engine = FilesEngine(self.path, config, read_only=read_only, disk=disk, clock=clock)
         self.name = self.engine.name
         self._meters = Meters()
-        self.publisher = Publisher(self.engine, self.payloads, config, self._meters)
+        self.type_checks = Types(self.engine, self.payloads)
+        self.publisher = Publisher(self.engine, self.payloads, self.type_checks, config, self._meters)
+        self.engine.on_new_life = self.publisher.forget_channel
         self._publish = self.publisher.publish
         self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
@@ -209,7 +212,7 @@ class Station:
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
-        self._ensure_channel(channel)
+        self.engine.ensure(channel)
         partitions_for(self.engine, channel, None, start)
         subscription = start_subscription(
             engine=self.engine, channel=channel, handler=handler,
@@ -225,14 +228,6 @@ class Station:
             if not subscription.closed:
                 self._subscriptions.add(subscription)
         return subscription
-
-    def _ensure_channel(self, channel: str) -> None:
-        try:
-            self.engine.describe(channel)
-        except NotFound:
-            if self.read_only or not self.config.storage.auto_create:
-                raise
-            self.engine.create(channel)
 
     def _default_retry(self) -> Retry:
         settings = self.config.subscribers
@@ -354,6 +349,20 @@ class Station:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
         self._meters.forget([name])
+        self.publisher.forget_channel(name)
+
+    @explaining("cannot list the types")
+    def types(self, channel: str | None = None) -> list[TypeInfo]:
+        """The JSON Schema of every registered type that was published, each version, of one channel or all.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     station.register("com.example.reading.v1", dict[str, float])
+        ...     receipt = station.publish("readings", {"cpu": 0.93}, type="com.example.reading.v1")
+        ...     [(info.channel, info.type, info.version) for info in station.types()]
+        [('readings', 'com.example.reading.v1', 1)]
+        """
+        return self.type_checks.stored(channel)
 
     @explaining("cannot trim")
     def trim(self, channel: str | None = None) -> list[Trimmed]:
