@@ -74,6 +74,10 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages deleted by retention in this process."""
     trimmed_unread: int
     """Of those, messages that some subscription had not read, counted once per subscription."""
+    scheduled: int
+    """Messages that wait for their time."""
+    scheduled_failed: int
+    """Of those, messages that were due and could not be delivered yet; `helio schedule list` says why."""
     audit_failures: int
     """Audit records that could not be written."""
     channels: list[ChannelStats]
