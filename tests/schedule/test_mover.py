@@ -7,6 +7,7 @@ import errno
 import pytest
 
 import heliograph as hg
+from heliograph.admin.verify import verify
 from heliograph.clock import to_us
 from heliograph.limits import SCHEDULE_MOVE_MAX
 from heliograph.log.locks import FileLock
@@ -164,8 +165,6 @@ def test_a_full_disk_keeps_them_and_nothing_is_doubled_when_there_is_room(opened
 
 
 def test_a_failed_sync_leaves_them_on_their_way_until_the_log_is_repaired(opened: Opener) -> None:
-    from heliograph.admin.mend import repair
-
     disk = FaultyDisk()
     station = opened(disk=disk)
     station.publish("alerts", 0)
@@ -181,7 +180,7 @@ def test_a_failed_sync_leaves_them_on_their_way_until_the_log_is_repaired(opened
     assert data(station, "orders") == [1], "other channels go on"
     hands.mover.resume(FAR_US + 120_000_000)
     assert station.scheduled_count() == 3
-    repair(station)
+    verify(station, repair=True)
     for step in range(2, 6):
         hands.mover.resume(FAR_US + step * 120_000_000)
         hands.mover.move(FAR_US + step * 120_000_000)

@@ -57,7 +57,6 @@ CREATE TABLE waiting (
     error TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX waiting_due ON waiting (due_us);
-CREATE INDEX waiting_channel ON waiting (channel, due_us);
 CREATE INDEX waiting_moving ON waiting (channel) WHERE moving = 1;
 CREATE INDEX waiting_failed ON waiting (seq) WHERE error <> '';
 CREATE TABLE moving (
