@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -75,7 +76,7 @@ def test_asked_within_the_hour_that_comes_twice_the_past_is_no_answer() -> None:
 def test_every_few_minutes_goes_by_elapsed_time() -> None:
     before = at(2026, 10, 25, 2, 30, zone=ZURICH)
     found = [datetime.fromisoformat(text).astimezone(UTC) for text in following("*/30 * * * *", before, ZURICH, 4)]
-    assert {after - one for one, after in zip(found, found[1:], strict=False)} == {timedelta(minutes=30)}
+    assert {after - one for one, after in pairwise(found)} == {timedelta(minutes=30)}
 
 
 @pytest.mark.parametrize("cron", ["", "* * * *", "61 * * * *", "* * * * * * *", "nonsense", "0 0 31 2 *", None, 5])

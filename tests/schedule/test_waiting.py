@@ -52,7 +52,7 @@ def test_listed_in_the_order_they_are_due(opened: Opener, undisturbed: FileLock)
     station.publish_many("orders", [1, 2], delay=60)
     assert [one.id for one in station.scheduled("alerts")] == ["m1", "m2", "m3"]
     assert [one.channel for one in station.scheduled()] == ["orders", "orders", "alerts", "alerts", "alerts"]
-    assert [one.due for one in station.scheduled("alerts")][0] == start + timedelta(seconds=1)
+    assert next(one.due for one in station.scheduled("alerts")) == start + timedelta(seconds=1)
     assert station.scheduled_count() == station.stats().scheduled == 5
     assert [one.offset for one in station.scheduled()] == [-1] * 5
 

@@ -16,6 +16,7 @@ from heliograph.cli import (
     init,
     pub,
     read,
+    schedule,
     settings,
     stats,
     sub,
@@ -26,7 +27,7 @@ from heliograph.cli import (
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
     "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
-    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, dead.dead],
+    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, dead.dead, schedule.schedule],
     "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }

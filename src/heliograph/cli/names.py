@@ -40,6 +40,7 @@ class Channel(Name):
 CHANNEL: Final = Channel("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
+SCHEDULE: Final = Name("schedule")
 
 channel_argument = click.argument("channel", type=CHANNEL)
 optional_channel_argument = click.argument("channel", required=False, type=CHANNEL)

@@ -124,6 +124,14 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
+    def copy_to(self, path: Path) -> None:
+        """A copy as of now, in one file."""
+        import sqlite3
+
+        with self.reading() as connection, contextlib.closing(sqlite3.connect(path)) as copy:
+            connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+
     def close(self) -> None:
         """Close the connections of all threads, none of which may be at work."""
         with self._lock:

@@ -20,6 +20,8 @@ from heliograph.schedule import times
 from heliograph.station.publisher import Publisher
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heliograph.engine.files import FilesEngine
     from heliograph.schedule.database import Database
     from heliograph.schedule.dispatcher import Dispatcher
@@ -144,6 +146,12 @@ class Timetable:
         """Forget a waiting message, unless it is on its way; whether that was done."""
         self._engine.check_writable()
         return self._waiting().cancel(message_id) if self._exists() else False
+
+    def copy_to(self, path: Path) -> bool:
+        """Copy the schedule into a file, as of now; False if there is none."""
+        if self._exists():
+            self._data().copy_to(path)
+        return self._exists()
 
     # -- recurring --------------------------------------------------------------------------------------------------
 
