@@ -228,3 +228,11 @@ def test_processes_that_race_to_make_it_agree(root: Path) -> None:
         child.finish()
     with hg.open(root) as station:
         assert station.scheduled_count() == 20
+
+
+def test_a_commit_is_on_disk_when_it_returns(opened: Opener, undisturbed: FileLock) -> None:
+    station = opened()
+    station.publish("alerts", 1, delay=60)
+    with station.timetable._data().reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,), "not FULL"
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -50,7 +50,7 @@ class Dispatcher:
     def tell(self, due_us: int) -> None:
         """Something was scheduled: whoever dispatches shall not sleep longer than that."""
         if self._leading:
-            if due_us < self._until_us:
+            if due_us < self._until_us or self._until_us < self._engine.clock.time_ns() // 1000:  # it was stepped
                 self._bell.set()
             return
         with contextlib.suppress(OSError):  # costs the message a second, nothing more
