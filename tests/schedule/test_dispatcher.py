@@ -15,6 +15,7 @@ import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
 from heliograph.log.locks import FileLock
 from heliograph.schedule import dispatcher as dispatchers
+from heliograph.schedule.waiting import Waiting
 from tests.delivery.harness import SteppedClock
 from tests.proof.tools import Child, checked_log, eventually
 from tests.schedule.conftest import Opener
@@ -64,6 +65,22 @@ def test_it_waits_for_the_due_time_of_what_is_first_not_for_a_tick(
     eventually(lambda: arrived(station) == [2, 3])
 
 
+def test_what_is_scheduled_while_it_looks_is_not_overlooked(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatchers, "SCHEDULE_LOOK_S", 3600.0)
+    station = opened()
+    real, late = Waiting.next_us, [1]
+
+    def next_us(self: Waiting) -> int | None:
+        found = real(self)
+        if late:
+            station.publish("alerts", late.pop(), delay=0.1)
+        return found
+
+    monkeypatch.setattr(Waiting, "next_us", next_us)
+    station.publish("alerts", 0, delay=3000)
+    eventually(lambda: arrived(station) == [1])
+
+
 def test_another_process_wakes_the_dispatcher(root: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatchers, "SCHEDULE_LOOK_S", 3600.0)
     station = opened()
@@ -91,7 +108,7 @@ def test_what_was_due_while_nobody_ran_comes_when_somebody_does(root: Path, open
     time.sleep(0.4)
     second = opened()
     eventually(lambda: arrived(second) == [1, 2])
-    assert second.scheduled_count() == 1
+    eventually(lambda: second.scheduled_count() == 1)
 
 
 def test_one_of_two_dispatches_and_the_other_takes_over_when_it_is_killed(root: Path, opened: Opener) -> None:
@@ -164,7 +181,7 @@ def test_a_clock_stepped_back_makes_them_wait_until_it_has_caught_up_and_doubles
     assert arrived(station) == [1]
     clock.step_us = 0
     eventually(lambda: arrived(station) == [1, 2])
-    assert station.scheduled_count() == 0
+    eventually(lambda: station.scheduled_count() == 0)
 
 
 def test_a_recurring_schedule_does_not_fire_again_for_a_clock_that_steps_back(opened: Opener) -> None:
@@ -213,6 +230,29 @@ def test_a_broken_schedule_neither_stops_the_station_nor_its_closing(opened: Ope
     assert arrived(station) == [1]
     station.close()
     assert station.closed
+
+
+def test_closing_while_others_schedule_leaves_each_with_an_answer(opened: Opener, root: Path) -> None:
+    station = opened()
+    acknowledged: list[str] = []
+    ends: list[str] = []
+
+    def work() -> None:
+        try:
+            while True:
+                acknowledged.append(station.publish("alerts", 1, delay=3600).id)
+        except hg.HeliographError as error:
+            ends.append(type(error).__name__)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(acknowledged) > 20)
+    station.close()
+    for thread in threads:
+        thread.join()
+    assert ends == ["StationClosed"] * 4
+    assert set(acknowledged) <= {one.id for one in opened().scheduled()}
 
 
 def test_nothing_is_dispatched_after_close(opened: Opener, root: Path) -> None:

@@ -114,6 +114,53 @@ def test_killed_while_it_looks_what_arrived_it_looks_again(tmp_path: Path) -> No
     assert sorted(found) == [*range(-1, 10)]
 
 
+UNTOLD = """
+    import os, signal, sys, time
+    import heliograph as hg
+    from heliograph.disk import Disk
+    from heliograph.schedule.mover import Mover
+
+    class Dying(Disk):
+        armed = False
+
+        def write(self, fd, data):
+            count = os.write(fd, data)
+            if self.armed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return count
+
+    disk = Dying()
+    carry = Mover._carry
+
+    def arm(self, channel, rows):
+        disk.armed = channel == "alerts"
+        carry(self, channel, rows)
+
+    Mover._carry = arm
+    station = hg.open(sys.argv[1], name="host1", disk=disk)
+    station.publish("alerts", 0)
+    station.publish("first", 0, delay=0)
+    while station.scheduled_count():
+        time.sleep(0.01)
+    print("leads", flush=True)
+    sys.stdin.readline()
+    station.publish_many("alerts", [1, 2, 3], delay=0)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_process_wrote_and_told_nobody_is_found_by_one_that_lives(tmp_path: Path) -> None:
+    with Child(UNTOLD, tmp_path) as child:
+        assert child.line() == "leads"
+        with hg.open(tmp_path, name="host1") as station:
+            assert [message.data for message in station.read("alerts")] == [0]
+            child.tell()
+            child.process.wait(60)
+            assert child.process.returncode == -signal.SIGKILL
+            eventually(lambda: station.scheduled_count() == 0)
+            assert [message.data for message in station.read("alerts")] == [0, 1, 2, 3]
+
+
 FIRING = """
     import os, signal, sys
     import heliograph as hg

@@ -116,6 +116,19 @@ def test_a_channel_deleted_and_made_again_in_between_gets_them(opened: Opener) -
     assert data(station) == [1, 7, 8]
 
 
+def test_what_arrived_in_a_channel_made_again_is_found_though_it_is_shorter(opened: Opener) -> None:
+    station = opened()
+    station.publish_many("alerts", list(range(5)))
+    station.publish_many("alerts", [7, 8], delay=0)
+    hands = Hands(station)
+    rows = hands.waiting.send(FAR_US, hands.mover._record_of)
+    station.delete_channel("alerts")
+    hands.mover._carry("alerts", rows)
+    hands.mover.resume(FAR_US)
+    assert station.scheduled_count() == 0
+    assert data(station) == [7, 8]
+
+
 def test_a_channel_that_must_not_be_made_keeps_them_with_the_reason_until_it_is_there(opened: Opener) -> None:
     station = opened(auto_create=False)
     station.create_channel("alerts")

@@ -1,6 +1,6 @@
 """The SQLite file of the schedule: its layout, its connections, and its errors as ours.
 
-A commit is on disk when it returns (WAL, ``synchronous=FULL``). Each thread has a connection of its own; a forked
+A commit is on disk when it returns (WAL, ``synchronous=FULL``). A connection belongs to one thread at a time; a forked
 child uses none of its parent's. Whoever only reads leaves no trace.
 
     waiting      a message until it is due: the publisher's part of its line as it will be appended, and when.
@@ -31,6 +31,7 @@ from heliograph.errors import (
     DiskFull,
     HeliographError,
     ReadOnly,
+    StationClosed,
     StorageError,
     UnsupportedFormat,
 )
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 FILE: Final = "schedule.sqlite3"
 VERSION: Final = 1
 _RETRY_S: Final = 0.01
+_IDLE_MAX: Final = 4
 
 _LAYOUT: Final = """
 CREATE TABLE waiting (
@@ -91,10 +93,16 @@ class Database:
         self._clock = clock
         self._read_only = read_only
         self._timeout_s = timeout_s
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: set[sqlite3.Connection] = set()
+        self._set_free()
+        self._closed = False
         _databases.add(self)
+
+    def _set_free(self) -> None:
+        self._idle: list[sqlite3.Connection] = []
+        self._in_use = 0
+        self._changed = threading.Condition(threading.Lock())
+        self._writer = threading.Lock()  # SQLite lets waiting threads sleep and look again, this wakes them
 
     def exists(self) -> bool:
         """Whether anything was ever scheduled here."""
@@ -108,21 +116,26 @@ class Database:
                 with contextlib.closing(self._open_without_trace()) as connection:
                     yield connection
             else:
-                yield self._connection()
+                with self._connection() as connection:
+                    yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: when this block ends it is on disk, all of it or nothing."""
-        with _as_ours(self.path):
-            connection = self._connection()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        if not self._writer.acquire(timeout=self._timeout_s):
+            raise Busy(f"other threads have been writing to {self.path} for more than {self._timeout_s:g} s; try again")
+        try:
+            with _as_ours(self.path), self._connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+        finally:
+            self._writer.release()
 
     def copy_to(self, path: Path) -> None:
         """A copy as of now, in one file."""
@@ -133,22 +146,41 @@ class Database:
             copy.execute("PRAGMA journal_mode = DELETE")
 
     def close(self) -> None:
-        """Close the connections of all threads, none of which may be at work."""
-        with self._lock:
-            connections, self._connections = self._connections, []
-        self._local = threading.local()
-        for connection in connections:
+        """Close the connections, once nobody is at work with them; whoever comes later gets StationClosed."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._in_use == 0)
+            idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
+        self._connections.clear()
 
     # -- connecting -----------------------------------------------------------------------------------------------
 
-    def _connection(self) -> sqlite3.Connection:
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = self._open()
-            with self._lock:
-                self._connections.append(found)
-        return found
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with self._changed:
+            if self._closed:
+                raise StationClosed("the station is closed")
+            self._in_use += 1
+            connection = self._idle.pop() if self._idle else None
+        try:
+            if connection is None:
+                connection = self._open()
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def _give_back(self, connection: sqlite3.Connection | None) -> None:
+        with self._changed:
+            self._in_use -= 1
+            kept = len(self._idle) < _IDLE_MAX
+            if connection is not None and kept:
+                self._idle.append(connection)
+            self._changed.notify_all()
+        if connection is not None and not kept:
+            self._connections.discard(connection)
+            connection.close()
 
     def _open(self) -> sqlite3.Connection:
         import sqlite3
@@ -167,6 +199,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
+        self._connections.add(connection)
         return connection
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
@@ -212,8 +245,7 @@ class Database:
 
         for connection in self._connections:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._connections = []
-        self._local = threading.local()
+        self._set_free()
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from heliograph.clock import to_us
-from heliograph.errors import ConfigError, InvalidName
+from heliograph.errors import ConfigError, InvalidName, StationClosed
 from heliograph.limits import NAME_BYTES_MAX
 from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import Draft, HeaderValue, Receipt
@@ -236,7 +236,7 @@ class Timetable:
         database = self._data()
         with self._lock:
             if self._closed:
-                self._engine.check_open()
+                raise StationClosed("the station is closed")
             if self._dispatcher is None:
                 self._dispatcher = Dispatcher(self._engine, database, self._publisher.republish)
             return self._dispatcher
