@@ -168,6 +168,7 @@ def test_a_damaged_file_is_said_to_be_damaged(opened: Opener, root: Path, undist
     with pytest.raises(hg.Damaged, match="backup"):
         station.publish("alerts", 1, delay=60)
     station.publish("alerts", 1)
+    assert station.stats().scheduled == -1, "the other numbers are worth knowing all the same"
 
 
 def test_a_newer_file_is_refused(opened: Opener, root: Path, undisturbed: FileLock) -> None:

@@ -475,12 +475,13 @@ class Station:
         self.engine.check_open()
         with self._lock:
             live = list(self._subscriptions)
+        scheduled, scheduled_failed = self.timetable.numbers()
         return StationStats(
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
-            trimmed_unread=self._upkeep.trimmed_unread, scheduled=self.timetable.count(),
-            scheduled_failed=self.timetable.failed(), audit_failures=self.engine.audit.failed,
+            trimmed_unread=self._upkeep.trimmed_unread, scheduled=scheduled,
+            scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[subscription.stats() for subscription in live],
         )  # fmt: skip

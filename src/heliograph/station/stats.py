@@ -75,7 +75,7 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_unread: int
     """Of those, messages that some subscription had not read, counted once per subscription."""
     scheduled: int
-    """Messages that wait for their time."""
+    """Messages that wait for their time; -1 if the schedule cannot be read."""
     scheduled_failed: int
     """Of those, messages that were due and could not be delivered yet; `helio schedule list` says why."""
     audit_failures: int

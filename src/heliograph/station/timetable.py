@@ -5,13 +5,14 @@ Nothing of it costs a station that schedules nothing: no file, no thread, not ev
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from heliograph.clock import to_us
-from heliograph.errors import ConfigError, InvalidName, StationClosed
+from heliograph.errors import Busy, ConfigError, InvalidName, ReadOnly, StationClosed, StorageError, UnsupportedFormat
 from heliograph.limits import NAME_BYTES_MAX
 from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import Draft, HeaderValue, Receipt
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from heliograph.schedule.recurring import Recurring, Schedule
     from heliograph.schedule.waiting import Entry, Scheduled, Waiting
 
+logger = logging.getLogger("heliograph.schedule")
 SCHEDULE_NAME_CHARS_MAX = 150
 """Longest name of a recurring schedule: with the time it is the id of a message."""
 
@@ -136,6 +138,14 @@ class Timetable:
     def failed(self) -> int:
         """How many of them could not be delivered when they were due."""
         return self._waiting().failed() if self._exists() else 0
+
+    def numbers(self) -> tuple[int, int]:
+        """How many wait, and how many of them have failed; -1 if that cannot be read."""
+        try:
+            return self.count(), self.failed()
+        except (StorageError, ReadOnly, Busy, UnsupportedFormat) as error:
+            logger.warning("the schedule cannot be counted: %s", error)
+            return -1, -1
 
     def find(self, message_id: str) -> tuple[Scheduled, bytes] | None:
         """One waiting message, and its envelope."""
