@@ -25,6 +25,7 @@ def test_pub_at_a_time_and_with_a_lifetime(helio: Helio) -> None:
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
     made = lines(helio("pub", "alerts", "1", "--at", moment.isoformat(), "--ttl", "30s", "--json"))[0]
     assert datetime.fromisoformat(made["due"]) == moment
+    assert "offset" not in made
     shown = json.loads(helio("schedule", "show", made["id"], "--json").stdout)
     assert datetime.fromisoformat(shown["envelope"]["expires"]) == moment + timedelta(seconds=30)
     assert "on its way" not in helio("schedule", "show", made["id"]).stdout

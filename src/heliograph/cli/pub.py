@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from heliograph.cli import output
-from heliograph.cli.common import Common, plain
+from heliograph.cli.common import Common
 from heliograph.cli.durations import duration, moment
 from heliograph.cli.frame import command
 from heliograph.cli.names import channel_argument
 from heliograph.cli.payloads import MODES, Reader
+from heliograph.cli.schedule import placed
 from heliograph.cli.signals import Stop, Terminated
 from heliograph.errors import InvalidMessage
 from heliograph.names import check_publishable
@@ -246,7 +247,7 @@ class _Publishing:
         self._done += len(receipts)
         if self.each and self._common.json:
             for receipt in receipts:
-                output.json_line(plain(receipt))
+                output.json_line(placed(receipt))
         elif self.each and not self._common.quiet:
             for receipt in receipts:
                 due = getattr(receipt, "due", None)

@@ -16,6 +16,7 @@ from heliograph.cli.payloads import MODES, Reader
 from heliograph.errors import NotFound
 
 if TYPE_CHECKING:
+    from heliograph.message import Receipt
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.waiting import Scheduled
 
@@ -56,7 +57,7 @@ def list_(common: Common, channel: str | None, limit: int | None) -> None:
         found = itertools.islice(station.scheduled(channel), limit)
         if common.json:
             for one in found:
-                output.json_line(waiting(one))
+                output.json_line(placed(one))
             return
         rows = list(found)
         if not rows:
@@ -72,9 +73,9 @@ def list_(common: Common, channel: str | None, limit: int | None) -> None:
     )
 
 
-def waiting(one: Scheduled) -> dict[str, Any]:
-    """A waiting message as JSON: it has no partition and offset yet."""
-    return {name: value for name, value in plain(one).items() if name not in ("partition", "offset")}
+def placed(one: Receipt) -> dict[str, Any]:
+    """A receipt as JSON: a message that waits has no partition and offset yet."""
+    return {name: value for name, value in plain(one).items() if name not in ("partition", "offset") or value >= 0}
 
 
 def _state(one: Scheduled) -> str | output.Mark:
@@ -130,7 +131,7 @@ def show(common: Common, reference: str) -> None:
     if found is not None:
         one, envelope = found
         if common.json:
-            output.document({**waiting(one), "envelope": msgspec.Raw(envelope)})
+            output.document({**placed(one), "envelope": msgspec.Raw(envelope)})
             return
         output.facts(
             [("id", one.id), ("channel", one.channel), ("due", one.due), ("key", one.key), ("state", str(_state(one)))]
