@@ -15,10 +15,11 @@ import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
 from heliograph.log.locks import FileLock
 from heliograph.schedule import dispatcher as dispatchers
+from heliograph.schedule.mover import Mover
 from heliograph.schedule.waiting import Waiting
 from tests.delivery.harness import SteppedClock
 from tests.proof.tools import Child, checked_log, eventually
-from tests.schedule.conftest import Opener
+from tests.schedule.conftest import Hands, Opener
 
 HOUR_US = 3_600_000_000
 
@@ -184,6 +185,22 @@ def test_a_clock_stepped_back_makes_them_wait_until_it_has_caught_up_and_doubles
     eventually(lambda: station.scheduled_count() == 0)
 
 
+def test_what_was_on_its_way_is_looked_after_though_the_clock_was_stepped_back(opened: Opener, root: Path) -> None:
+    (root / "schedule").mkdir(parents=True)
+    lease = FileLock(root / "schedule" / "lock", SYSTEM_DISK)
+    assert lease.try_exclusive()
+    clock = SteppedClock()
+    station = opened(clock=clock)
+    receipt = station.publish("alerts", 1, delay=0)
+    hands = Hands(station)
+    hands.waiting.send(time.time_ns() // 1000 + 1_000_000, hands.mover._record_of)
+    clock.step_us = -HOUR_US
+    lease.release()
+    eventually(lambda: not any(one.moving for one in station.scheduled()))
+    assert arrived(station) == []
+    assert station.cancel(receipt.id)
+
+
 def test_a_recurring_schedule_does_not_fire_again_for_a_clock_that_steps_back(opened: Opener) -> None:
     clock = SteppedClock()
     station = opened(clock=clock)
@@ -253,6 +270,23 @@ def test_closing_while_others_schedule_leaves_each_with_an_answer(opened: Opener
         thread.join()
     assert ends == ["StationClosed"] * 4
     assert set(acknowledged) <= {one.id for one in opened().scheduled()}
+
+
+def test_an_error_that_nobody_expected_is_logged_and_tried_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, errors = Mover.move, [RuntimeError("surprise")]
+
+    def move(self: Mover, now_us: int) -> int:
+        if errors:
+            raise errors.pop()
+        return real(self, now_us)
+
+    monkeypatch.setattr(Mover, "move", move)
+    station = opened()
+    station.publish("alerts", 1, delay=0)
+    eventually(lambda: arrived(station) == [1])
+    assert "surprise" in caplog.text
 
 
 def test_nothing_is_dispatched_after_close(opened: Opener, root: Path) -> None:

@@ -19,14 +19,13 @@ from heliograph.errors import HeliographError, StationClosed
 from heliograph.limits import SCHEDULE_LOOK_S
 from heliograph.log.locks import FileLock
 from heliograph.schedule.database import Database
-from heliograph.schedule.mover import Append, Mover
+from heliograph.schedule.mover import EVER_US, Append, Mover
 from heliograph.schedule.recurring import Recurring
 from heliograph.schedule.waiting import Waiting
 
 logger = logging.getLogger("heliograph.schedule")
 NEWS: Final = "news"
 LOCK: Final = "lock"
-_ALWAYS: Final = 1 << 62
 
 
 class Dispatcher:
@@ -40,7 +39,7 @@ class Dispatcher:
         self._mover = Mover(engine, self._waiting, append)
         self._lease: FileLock | None = None
         self._leading = False
-        self._until_us = _ALWAYS  # when it looks next, by the wall clock
+        self._until_us = EVER_US  # when it looks next, by the wall clock
         self._bell = threading.Event()
         self._stop = threading.Event()
         self._troubles = 0
@@ -87,10 +86,12 @@ class Dispatcher:
             wait_s = self.turn()
         except StationClosed:
             self._stop.set()
-        except (HeliographError, OSError) as error:
+        except Exception as error:  # whatever it is, those that wait must not wait for ever
             self._troubles += 1
             if self._troubles & (self._troubles - 1) == 0:  # the 1st, 2nd, 4th, 8th … time in a row
-                logger.error("the schedule cannot be dispatched, trying again: %s", describe(error))
+                expected = isinstance(error, HeliographError | OSError)
+                text = "the schedule cannot be dispatched, trying again: %s"
+                logger.error(text, describe(error), exc_info=None if expected else error)
         else:
             self._troubles = 0
             return wait_s
@@ -103,6 +104,8 @@ class Dispatcher:
             if self._lease.try_exclusive():
                 self._lease.note(f"process {os.getpid()}")
                 self._engine.watch(self._directory / NEWS, self._bell.set)
+                # Whoever led before died or left: the time it noted may be that of another clock.
+                self._mover.resume(self._engine.clock.time_ns() // 1000, everything=True)
                 self._leading = True
         return self._leading
 
@@ -110,7 +113,7 @@ class Dispatcher:
         """Look once: move a bounded number of messages. How many seconds nothing is to be done."""
         clock = self._engine.clock
         now_us = clock.time_ns() // 1000
-        self._until_us = _ALWAYS  # whatever is scheduled from here on, and may not be seen below, rings
+        self._until_us = EVER_US  # whatever is scheduled from here on, and may not be seen below, rings
         self._mover.resume(now_us)
         self._recurring.fire(now_us)
         if self._mover.move(now_us):

@@ -27,6 +27,9 @@ logger = logging.getLogger("heliograph.schedule")
 Append = Callable[[str, list[bytes], list[datetime]], object]
 """``(channel, bodies, event times)``: appends envelopes to a channel, making it if that is allowed."""
 
+EVER_US = 1 << 62
+"""Later than any time."""
+
 _ID = b'{"specversion":"1.0","id":"'
 
 
@@ -60,9 +63,9 @@ class Mover:
             self._look(record, failed.get(record.channel), now_us)
         return len(rows)
 
-    def resume(self, now_us: int) -> None:
-        """Look after what was on its way when somebody died or failed."""
-        for record in self._waiting.on_their_way(now_us):
+    def resume(self, now_us: int, *, everything: bool = False) -> None:
+        """Look after what was on its way when somebody died or failed; everything, or what is to be looked at now."""
+        for record in self._waiting.on_their_way(EVER_US if everything else now_us):
             self._look(record, None, now_us)
 
     # -- there ------------------------------------------------------------------------------------------------------
