@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.waiting import Scheduled
 
 if sys.platform == "win32":  # pragma: no cover
     raise ImportError(
@@ -76,6 +78,14 @@ def __getattr__(name: str) -> Any:
         from heliograph import aio
 
         return getattr(aio, name)
+    if name == "Scheduled":
+        from heliograph.schedule.waiting import Scheduled
+
+        return Scheduled
+    if name == "Schedule":
+        from heliograph.schedule.recurring import Schedule
+
+        return Schedule
     raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
 
 
@@ -113,6 +123,8 @@ __all__ = [
     "Receipt",
     "Retry",
     "RetryLater",
+    "Schedule",
+    "Scheduled",
     "SchemaConflict",
     "SeekResult",
     "Station",

@@ -7,16 +7,18 @@ one wake-up of the loop. Everything else runs the synchronous station in a threa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.errors import Busy, NotFound, StationClosed
-from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
+from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
@@ -26,6 +28,12 @@ from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, Subscrip
 from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
+
+if TYPE_CHECKING:
+    from heliograph.schedule.cron import Missed
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.times import Span
+    from heliograph.schedule.waiting import Scheduled
 
 _T = TypeVar("_T")
 
@@ -257,8 +265,16 @@ class AsyncStation:
         subject: str | None = None,
         id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> Receipt:
         """Publish one message; see :meth:`Station.publish`."""
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return await self._call(
+                self.sync_station.publish, channel, data, type=type, key=key, headers=headers, subject=subject, id=id,
+                correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
+            )  # fmt: skip
         arguments = (channel, data, type, key, headers, correlation_id, subject, id, self._resolved)
         if self._must_look(channel, type, (data,)):  # at files, which is not done in the loop
             ticket, message_id = await self._call(self._publisher.prepare, *arguments)
@@ -284,8 +300,16 @@ class AsyncStation:
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> list[Receipt]:
         """Publish an atomic batch; see :meth:`Station.publish_many`."""
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return await self._call(
+                self.sync_station.publish_many, channel, payloads, type=type, key=key, headers=headers,
+                correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
+            )  # fmt: skip
         batch = payloads if isinstance(payloads, list) else list(payloads)
         arguments = (channel, batch, type, key, headers, correlation_id, self._resolved)
         if self._must_look(channel, type, batch):
@@ -352,6 +376,40 @@ class AsyncStation:
                 future.set_exception(ticket.error)
         if channel and not isinstance(tickets[0].error, ChannelGone | Evicted):  # those are on their way again
             self._publisher.settled(channel, tickets)
+
+    async def scheduled(self, channel: str | None = None) -> AsyncIterator[Scheduled]:
+        """Messages that wait for their time, those due first first."""
+        found = self.sync_station.scheduled(channel)
+        while page := await self._call(lambda: list(itertools.islice(found, SCHEDULE_PAGE))):
+            for one in page:
+                yield one
+
+    async def scheduled_count(self) -> int:
+        """How many messages wait for their time."""
+        return await self._call(self.sync_station.scheduled_count)
+
+    async def cancel(self, id: str) -> bool:
+        """Forget a message that waits for its time; see :meth:`Station.cancel`."""
+        return await self._call(self.sync_station.cancel, id)
+
+    async def schedule(
+        self, name: str, channel: str, data: Any = None, *, cron: str, timezone: str = "UTC", missed: Missed = "one",
+        type: str | None = None, key: str | None = None, headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None, subject: str | None = None, ttl: Span | None = None,
+    ) -> Schedule:  # fmt: skip
+        """Publish a message again and again; see :meth:`Station.schedule`."""
+        return await self._call(
+            self.sync_station.schedule, name, channel, data, cron=cron, timezone=timezone, missed=missed, type=type,
+            key=key, headers=headers, correlation_id=correlation_id, subject=subject, ttl=ttl,
+        )  # fmt: skip
+
+    async def schedules(self) -> list[Schedule]:
+        """Every recurring schedule."""
+        return await self._call(self.sync_station.schedules)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove a recurring schedule."""
+        return await self._call(self.sync_station.unschedule, name)
 
     async def subscribe(
         self,

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from tests.station.conftest import Opener
 
 import heliograph as hg
 from heliograph.engine.schemas import folder_of
 from heliograph.station import open_station, publisher
 from heliograph.station import types as module
 from tests.faults import MUTATING, Died, FaultyDisk, PowerDisk
+from tests.opening import Opener
 from tests.proof.tools import Child
 
 TYPE = "com.example.alert.v1"

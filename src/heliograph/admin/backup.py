@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import msgspec
@@ -29,6 +32,7 @@ from heliograph.log.head import Fields
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place
+from heliograph.schedule.database import FILE
 from heliograph.station import Station
 
 _extend, _crc = google_crc32c.extend, google_crc32c.value
@@ -100,6 +104,7 @@ class _Backup:
         self._disk = station.engine.disk
         self._root = station.path
         self._progress = progress
+        self._target = target
         self._copies = Copies(target, _target_disk(station), self._advance)
         self._parts: list[Part] = []
         self._done = self._total = 0
@@ -114,6 +119,7 @@ class _Backup:
         self._total = sum(self._stored_bytes(name) for name in names)
         self._copy_small("station.json")
         self._copy_positions()
+        self._copy_schedule()
         for name in names:
             self._copy_channel(name)
         self._copy_rest()
@@ -159,6 +165,16 @@ class _Backup:
                 for entry in self._disk.listdir(self._root / directory):
                     if entry.endswith(".json"):
                         self._copy_small(f"{directory}/{entry}")
+
+    def _copy_schedule(self) -> None:
+        """Before the channels: what is delivered meanwhile is in both, and not in neither."""
+        for left in self._target.glob(".schedule-*"):  # by a run that was killed
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=".schedule-", dir=self._target) as directory:
+            path = Path(directory, FILE)
+            if self._station.timetable.copy_to(path):
+                with path.open("rb") as file:
+                    self._copies.copy(f"schedule/{FILE}", _file_of(file))
 
     def _copy_channel(self, name: str) -> None:
         """Copy one channel; again if it was deleted and made anew meanwhile, not at all if it is gone."""
@@ -264,6 +280,13 @@ class _Backup:
             for entry in self._disk.listdir(self._root / "audit"):
                 if entry.endswith(".jsonl"):
                     self._copies.copy(f"audit/{entry}", _lines_of(self._disk.read_file(self._root / "audit" / entry)))
+
+
+def _file_of(file: BinaryIO) -> Source:
+    fd, crc, length = file.fileno(), 0, 0
+    while data := file.read(COPY_BYTES):
+        crc, length = _extend(crc, data), length + len(data)
+    return Source(lambda at, size: os.pread(fd, size, at), length, crc)
 
 
 def _lines_of(data: bytes) -> Source:

@@ -192,6 +192,7 @@ class _Replay:
             fields["replaycount"] = _raw(letter.replays + 1)
             fields["replayletter"] = _raw(letter.id)
             fields.pop("time", None)
+            fields.pop("expires", None)  # who replays wants it delivered
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))

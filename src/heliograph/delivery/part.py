@@ -163,6 +163,7 @@ class Part:
             timeouts=counted.timeouts,
             dead_letters=counted.dead_letters,
             dropped=counted.dropped,
+            expired=counted.expired,
             missing=counted.missing,
             position=position,
             saved_position=None if loop.positions is None else loop.positions.saved,

@@ -41,6 +41,9 @@ def _line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder 
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             problems.append(Problem(offset, offset + 1, "undecodable", str(error), line))
     problems.sort(key=lambda problem: problem.offset)
+    if any(message.lines.expiring for message in messages):
+        for message in messages:  # as if they had been decoded together
+            message.lines.expiring = True
     return Batch(chunk.first, chunk.next, messages, problems, chunk.append_us, chunk.place)
 
 

@@ -514,6 +514,10 @@ class FilesEngine:
             with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
                 entry.log.sync_through(entry.log.limit(synced=False).next)
 
+    def watch(self, path: Path, callback: Callable[[], None]) -> None:
+        """Call back, in a thread of the engine's, whenever somebody writes to the file."""
+        self._watcher.watch(path, callback)
+
     def wake(self, name: str) -> None:
         """End every wait of this process on the channel."""
         for entry in self._open.all(name):

@@ -451,10 +451,31 @@ class Publisher:
         first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
         return Receipt(message_id, channel, 0, first)
 
-    def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> int:
-        """Append envelopes that were encoded before (import, replay): their ids, times and headers stay."""
+    def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> None:
+        """Append envelopes that were encoded before (import, replay, schedule): their ids, times and headers stay.
+
+        To each partition at once; after a crash some partitions may have theirs. Who must know looks for the ids.
+        """
         now_us = self._engine.clock.time_ns() // 1000
-        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us)
-        known = [time_us(moment) for moment in moments]
-        ticket.min_us, ticket.max_us = min(known, default=now_us), max(known, default=now_us)
-        return self._engine.append(channel, 0, ticket, 60.0)
+        partitions = self._engine.partition_count_or_new(channel)
+        places: dict[int, list[int]] = {}
+        for at, body in enumerate(bodies):
+            key = _key_in(body) if partitions > 1 else None
+            places.setdefault(self.partitioner.among(partitions, channel, key), []).append(at)
+        for partition, found in places.items():
+            own = [bodies[at] for at in found]
+            ticket = Ticket(own, list(map(_crc, own)), now_us)
+            known = [time_us(moments[at]) for at in found]
+            ticket.min_us, ticket.max_us = min(known, default=now_us), max(known, default=now_us)
+            self._engine.append(channel, partition, ticket, 60.0)
+
+
+class _Keyed(msgspec.Struct):
+    partitionkey: str | None = None
+
+
+_decode_key = msgspec.json.Decoder(_Keyed).decode
+
+
+def _key_in(body: bytes) -> str | None:
+    return _decode_key(body + b"}").partitionkey

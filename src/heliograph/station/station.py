@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -34,8 +35,15 @@ from heliograph.station.seeking import seek
 from heliograph.station.spread import FollowedRange, MergedRange, open_range
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
+from heliograph.station.timetable import Timetable
 from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from heliograph.schedule.cron import Missed
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.times import Span
+    from heliograph.schedule.waiting import Scheduled
 
 Handler = Callable[[Any], Any]
 
@@ -96,7 +104,8 @@ class Station:
         self._publish = self.publisher.publish
         self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
-        self._upkeep = Upkeep(self.engine)
+        self.timetable = Timetable(self.engine, self.publisher)
+        self._upkeep = Upkeep(self.engine, self.timetable.look)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
@@ -127,12 +136,21 @@ class Station:
         subject: str | None = None,
         id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> Receipt:
         """Publish one message. When this returns, it is on disk (see the setting storage.durability).
 
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
-        raised at once (setting publishing.when_full).
+        raised at once (setting publishing.when_full). With ``deliver_at`` (a time) or ``delay`` (seconds or a
+        timedelta) it is appended then, and what is returned is a :class:`Scheduled`. After ``ttl`` it is not
+        delivered any more; that counts from when it is due.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish(
+                channel, data, type, key, headers, correlation_id, subject, id, wait, deliver_at, delay, ttl
+            )
         if key is None and headers is None and correlation_id is None and (subject or id or wait) is None:
             return self._publish_plain(channel, data, type)
         return self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
@@ -147,11 +165,19 @@ class Station:
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> list[Receipt]:
         """Publish a batch with one append: after a crash all of it is there, or nothing.
 
-        Items are payloads, or :class:`Draft` where messages differ in more than their data.
+        Items are payloads, or :class:`Draft` where messages differ in more than their data. ``deliver_at``,
+        ``delay`` and ``ttl`` are those of :meth:`publish`, for the whole batch.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish_many(
+                channel, payloads, type, key, headers, correlation_id, wait, deliver_at, delay, ttl
+            )
         return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
 
     @explaining("cannot open the producer")
@@ -177,6 +203,65 @@ class Station:
         """
         self.engine.check_writable()
         return Step(self.engine, self.publisher)
+
+    # -- publishing later -------------------------------------------------------------------------------------
+
+    @explaining("cannot read the schedule")
+    def scheduled(self, channel: str | None = None) -> Iterator[Scheduled]:
+        """Messages that wait for their time, those due first first."""
+        return self.timetable.scheduled(channel)
+
+    @explaining("cannot read the schedule")
+    def scheduled_count(self) -> int:
+        """How many messages wait for their time."""
+        return self.timetable.count()
+
+    @explaining("cannot cancel")
+    def cancel(self, id: str) -> bool:
+        """Forget a message that waits for its time. False if it is not there, any more or already on its way."""
+        return self.timetable.cancel(id)
+
+    @explaining("cannot schedule")
+    def schedule(
+        self,
+        name: str,
+        channel: str,
+        data: Any = None,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        ttl: Span | None = None,
+    ) -> Schedule:
+        """Publish a message again and again, at the times of a cron expression. Durable; the same name changes it.
+
+        ``missed`` says what becomes of firings while no process had the station open: "one" message for all of
+        them, "all" of them, or "skip". To call this at every start of an application is fine.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     schedule = station.schedule("report", "reports", {"kind": "daily"}, cron="0 6 * * MON-FRI")
+        ...     schedule.next.hour, [one.name for one in station.schedules()], station.unschedule("report")
+        (6, ['report'], True)
+        """
+        return self.timetable.schedule(
+            name, channel, data, cron, timezone, missed, type, key, headers, correlation_id, subject, ttl
+        )
+
+    @explaining("cannot read the schedule")
+    def schedules(self) -> list[Schedule]:
+        """Every recurring schedule."""
+        return self.timetable.schedules()
+
+    @explaining("cannot unschedule")
+    def unschedule(self, name: str) -> bool:
+        """Remove a recurring schedule. False if there is none of that name."""
+        return self.timetable.unschedule(name)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
@@ -415,12 +500,14 @@ class Station:
         self.engine.check_open()
         with self._lock:
             live = list(self._subscriptions)
+        scheduled, scheduled_failed = self.timetable.numbers()
         return StationStats(
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, compacted_messages=self._upkeep.compacted_messages,
-            compacted_bytes=self._upkeep.compacted_bytes, audit_failures=self.engine.audit.failed,
+            compacted_bytes=self._upkeep.compacted_bytes, scheduled=scheduled,
+            scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
         )  # fmt: skip
@@ -449,6 +536,7 @@ class Station:
         self._flusher.close()
         self._lookout.close()
         self._upkeep.close()
+        self.timetable.close()
         self.engine.close()
 
     def __enter__(self) -> Self:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from heliograph.disk import explaining
@@ -24,13 +26,16 @@ from heliograph.station.info import Trimmed
 
 logger = logging.getLogger("heliograph.upkeep")
 INTERVAL_S: Final = 10.0
+LOOKS: Final = 10
+"""How often between two rounds something cheap is looked at."""
 
 
 class Upkeep:
     """The housekeeping of one station in this process."""
 
-    def __init__(self, engine: FilesEngine) -> None:
+    def __init__(self, engine: FilesEngine, look: Callable[[], object]) -> None:
         self._engine = engine
+        self._look = look
         self._stop = threading.Event()
         self.trimmed_messages = 0
         self.trimmed_unread = 0
@@ -41,9 +46,13 @@ class Upkeep:
             self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
+        for turn in count(1):
+            if self._stop.wait(INTERVAL_S / LOOKS):
+                return
             try:
-                self.tidy()
+                self._look()
+                if turn % LOOKS == 0:
+                    self.tidy()
             except HeliographError as error:
                 logger.warning("upkeep: %s", error)
             except OSError as error:
