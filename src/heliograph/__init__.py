@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.delivery.queues import Job, Queue, QueueSettings
+    from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
 
 if sys.platform == "win32":  # pragma: no cover
     raise ImportError(
@@ -35,6 +37,7 @@ from heliograph.errors import (
     HeliographError,
     InvalidMessage,
     InvalidName,
+    LeaseLost,
     MessageTooLarge,
     NotFound,
     OutcomeUnknown,
@@ -50,23 +53,37 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, LeaseInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed, WorkerInfo
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """Load the asyncio side when it is first used: asyncio alone doubles the time of an import."""
-    if name in ("AsyncStation", "AsyncSubscription", "open_async"):
-        from heliograph import aio
+_LATER = {  # asyncio alone doubles the time of an import, and SQLite takes its own
+    "AsyncJob": "heliograph.delivery.queues.awaited",
+    "AsyncQueue": "heliograph.delivery.queues.awaited",
+    "AsyncStation": "heliograph.aio",
+    "AsyncSubscription": "heliograph.aio",
+    "Job": "heliograph.delivery.queues",
+    "Queue": "heliograph.delivery.queues",
+    "QueueSettings": "heliograph.delivery.queues",
+    "open_async": "heliograph.aio",
+}
 
-        return getattr(aio, name)
+
+def __getattr__(name: str) -> Any:
+    """Load what not everybody needs when it is first used."""
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
 
 
 __all__ = [
     "AlreadyExists",
+    "AsyncJob",
+    "AsyncQueue",
     "AsyncStation",
     "AsyncSubscription",
     "Busy",
@@ -82,11 +99,17 @@ __all__ = [
     "HeliographError",
     "InvalidMessage",
     "InvalidName",
+    "Job",
+    "LeaseInfo",
+    "LeaseLost",
     "Message",
     "MessageTooLarge",
     "NotFound",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Queue",
+    "QueueInfo",
+    "QueueSettings",
     "ReadOnly",
     "Receipt",
     "Retry",
@@ -102,6 +125,7 @@ __all__ = [
     "SubscriptionStats",
     "Trimmed",
     "UnsupportedFormat",
+    "WorkerInfo",
     "WrongStation",
     "correlation",
     "open",

@@ -12,6 +12,7 @@ The tree::
     ├── AlreadyExists          the channel is there already
     ├── Busy                   a bound was hit or a lock was not had in time; try again
     │   └── SubscriptionBusy   another live subscriber has this name
+    ├── LeaseLost              the message of a queue was handed to somebody else meanwhile
     ├── StationClosed          the station or subscription was closed
     │   └── Forked             the station was opened before fork(); open it again in the child
     ├── ReadOnly               opened with read_only=True, or the directory is
@@ -66,6 +67,10 @@ class Busy(HeliographError):
 
 class SubscriptionBusy(Busy):
     """Another live subscriber has this name."""
+
+
+class LeaseLost(HeliographError):
+    """The message of a queue was handed to somebody else, or done, meanwhile. Nothing was changed."""
 
 
 class StationClosed(HeliographError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -350,6 +351,32 @@ class FilesEngine:
             self._settle(entry)  # its writer may never sync by itself
         return entry.log.limit().next > offset
 
+    def wait_any(self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType) -> None:
+        """As `wait`, for several partitions; ``armed`` is held, and whoever frees it ends the wait."""
+        entries = [(self._open.get(name, number), offset) for number, offset in offsets.items()]
+        woken = True
+        try:
+            for entry, _ in entries:
+                if not self.read_only:
+                    self._watcher.watch(entry.log.news.path, entry.log.news.wake)
+                entry.log.news.arm(armed)
+            if all(entry.log.limit().next <= offset for entry, offset in entries):
+                woken = armed.acquire(timeout=timeout_s)
+        except (ChannelGone, Evicted):
+            for number in offsets:
+                self.drop_closed(name, number)
+        finally:
+            for entry, _ in entries:
+                entry.log.news.disarm(armed)
+        self.check_open()
+        if not woken and self._always:
+            for entry, _ in entries:
+                self._settle(entry)
+
+    def tell(self, name: str, number: int) -> None:
+        """Let whoever waits for news of the partition look again, in all processes."""
+        self._open.use(name, number, lambda entry: entry.log.news.tell())
+
     def settle(self, name: str, number: int) -> None:
         """Sync what another process wrote with less durability, so that it can be read now."""
         if self._always and not self.read_only:
@@ -401,10 +428,14 @@ class FilesEngine:
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
+        self.sync_through(name, number, position.offset)
+        self.positions.save(name, subscription, number, position)
+
+    def sync_through(self, name: str, number: int, offset: int) -> None:
+        """Make sure that what readers saw before the offset survives a power cut."""
         if not self._always:
             with contextlib.suppress(NotFound):
-                self.write(name, number, lambda partition: partition.sync_through(position.offset))
-        self.positions.save(name, subscription, number, position)
+                self.write(name, number, lambda partition: partition.sync_through(offset))
 
     def forget_position(self, name: str, subscription: str) -> None:
         self.check_writable()

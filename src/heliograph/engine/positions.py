@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
+from heliograph.engine import queueworkers
 from heliograph.engine.port import Position
-from heliograph.errors import Damaged, SubscriptionBusy
+from heliograph.errors import Busy, Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
@@ -34,6 +36,15 @@ def _taken(lock: FileLock) -> bool:
     return True
 
 
+def _busy(lock: FileLock, channel: str, subscription: str) -> SubscriptionBusy:
+    holder = lock.noted() or "another process"
+    lock.release()
+    return SubscriptionBusy(
+        f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
+        "Close that one first, or subscribe under another name."
+    )
+
+
 class Positions:
     """The subscriptions directory of one station."""
 
@@ -41,11 +52,11 @@ class Positions:
         self._root = root
         self._disk = disk
 
-    def _directory(self, channel: str, subscription: str) -> Path:
+    def directory(self, channel: str, subscription: str) -> Path:
         return self._root / "subscriptions" / channel / subscription
 
     def load(self, channel: str, subscription: str, partition: int) -> Position | None:
-        path = self._directory(channel, subscription) / f"{partition}.json"
+        path = self.directory(channel, subscription) / f"{partition}.json"
         try:
             return _decode(self._disk.read_file(path))
         except FileNotFoundError:
@@ -57,7 +68,7 @@ class Positions:
             ) from None
 
     def save(self, channel: str, subscription: str, partition: int, position: Position) -> None:
-        directory = self._directory(channel, subscription)
+        directory = self.directory(channel, subscription)
         path = directory / f"{partition}.json"
         data = msgspec.json.encode(position) + b"\n"
         try:
@@ -73,7 +84,7 @@ class Positions:
 
     def forget(self, channel: str, subscription: str) -> None:
         """Remove a subscription; the caller holds its lease."""
-        directory = self._directory(channel, subscription)
+        directory = self.directory(channel, subscription)
         if directory.exists():
             channels.move_to_trash(self._root, directory, self._disk)
             with contextlib.suppress(OSError):
@@ -98,31 +109,45 @@ class Positions:
 
     def lease(self, channel: str, subscription: str) -> FileLock:
         """Become the live subscriber of that name, or raise SubscriptionBusy."""
-        directory = self._directory(channel, subscription)
         while True:
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-                lock = FileLock(directory / "lock", self._disk)
-            except (FileNotFoundError, FileExistsError):  # forgotten by another process in this moment
-                continue
-            except OSError as error:
-                raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
+            lock = self._lock_file(channel, subscription)
             if not _taken(lock):
-                holder = lock.noted() or "another process"
-                lock.release()
-                raise SubscriptionBusy(
-                    f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
-                    "Close that one first, or subscribe under another name."
-                )
+                raise _busy(lock, channel, subscription)
             if lock.in_place():
                 lock.note(f"process {os.getpid()}")
                 return lock
             lock.release()
 
+    def share(self, channel: str, subscription: str, clock: Clock) -> FileLock:
+        """Be one of several who are live together (the workers of a queue), or raise SubscriptionBusy."""
+        while True:
+            lock = self._lock_file(channel, subscription)
+            try:
+                lock.shared(clock, LOOKED_AT_S)
+            except Busy:
+                raise _busy(lock, channel, subscription) from None
+            if lock.in_place():
+                lock.note("a queue's workers")
+                return lock
+            lock.release()
+
+    def _lock_file(self, channel: str, subscription: str) -> FileLock:
+        directory = self.directory(channel, subscription)
+        while True:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                return FileLock(directory / "lock", self._disk)
+            except (FileNotFoundError, FileExistsError):  # forgotten by another process in this moment
+                continue
+            except OSError as error:
+                raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
+
     def live(self, channel: str, subscription: str) -> bool:
-        """Whether somebody holds the lease now."""
+        """Whether somebody holds the lease now, or works for the queue."""
+        if queueworkers.living(self.directory(channel, subscription), self._disk):
+            return True
         try:
-            lock = FileLock(self._directory(channel, subscription) / "lock", self._disk, create=False)
+            lock = FileLock(self.directory(channel, subscription) / "lock", self._disk, create=False)
         except FileNotFoundError:
             return False
         try:

@@ -38,6 +38,61 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     saved: datetime | None
 
 
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker of a queue."""
+
+    name: str
+    """The number of its process, and something random."""
+    live: bool
+    """Whether it is there; what a dead one held is handed to others at once."""
+    leases: int
+    """How many messages it has."""
+
+
+class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a queue that was handed out and is not acknowledged."""
+
+    partition: int
+    """Its partition."""
+    offset: int
+    """Its place."""
+    deliveries: int
+    """How often it was handed out."""
+    state: str
+    """"leased", "delayed" (given back, until its time comes) or "visible" (whoever asks next gets it)."""
+    worker: str | None
+    """Who has it."""
+    left_s: float
+    """Until the lease runs out, or the delay is over."""
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is now, whoever works for it."""
+
+    channel: str
+    """Its channel."""
+    name: str
+    """Its name."""
+    depth: int
+    """Messages that wait to be handed out, delayed ones included."""
+    in_flight: int
+    """Messages that are leased to workers."""
+    delayed: int
+    """Messages given back that wait for their time."""
+    oldest_s: float | None
+    """Age of the oldest message that is not acknowledged; None when there is none."""
+    visibility_s: float
+    """How long a lease lasts unless it is extended."""
+    max_in_flight: int
+    """Most messages that are leased at once."""
+    max_deliveries: int
+    """How often a message is handed out before it becomes a dead letter."""
+    workers: list[WorkerInfo]
+    """Who works for it, in all processes, and dead ones that still hold something."""
+    leases: list[LeaseInfo]
+    """What is on its way, the oldest first; only for one queue, and no more than a thousand."""
+
+
 class SeekResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a seek did, or would do."""
 

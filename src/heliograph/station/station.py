@@ -6,9 +6,10 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -19,6 +20,7 @@ from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
+from heliograph.engine import kinds
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
@@ -26,13 +28,17 @@ from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.info import ChannelInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, message_at
 from heliograph.station.starts import Start, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from heliograph.delivery.queues import Queue
+    from heliograph.station.queues import Queues
 
 Handler = Callable[[Any], Any]
 
@@ -94,6 +100,8 @@ class Station:
         self._upkeep = Upkeep(self.engine)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._subscriptions: set[Subscription] = set()
+        self._pulled: set[Queue] = set()
+        self._queues_made: Queues | None = None
         self._lock = threading.Lock()
         self._opened_s = clock.monotonic()
         self._always = config.storage.durability == "always"
@@ -167,17 +175,35 @@ class Station:
         on_gap: OnGap | None = None,
         paused: bool = False,
         event_loop: Any = None,
+        queue: bool = False,
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
     ) -> Subscription:
         """Call ``handler`` with every message of a channel, at least once, in order.
 
         With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
         new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
         message goes to the channel's dead letters.
+
+        With ``queue=True`` it is one of any number of workers of a queue: each message goes to one of them, in any
+        order, leased for ``visibility_s`` and for as long as the handler runs. The last three are the queue's
+        settings, for all workers; see :meth:`queue`.
         """
         check_name(channel)
+        wanted = {"visibility_s": visibility_s, "max_in_flight": max_in_flight, "max_deliveries": max_deliveries}
+        if queue:
+            return self._keep(self._queues.subscribe(
+                channel, handler, name=name, start=start, wanted=wanted, batch=batch, concurrency=concurrency,
+                retry=retry, timeout_s=timeout_s, overflow=overflow, on_gap=on_gap, paused=paused,
+                event_loop=event_loop, forget=self.forget, on_closed=self._on_closed,
+            ))  # fmt: skip
+        if any(value is not None for value in wanted.values()):
+            raise ConfigError("visibility_s, max_in_flight and max_deliveries are for queues: add queue=True")
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
+            kinds.check(self.engine.positions.directory(channel, name), kinds.PLAIN, self.engine.disk)
         self._ensure_channel(channel)
         subscription = start_subscription(
             engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
@@ -188,10 +214,76 @@ class Station:
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
             event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
         )  # fmt: skip
+        return self._keep(subscription)
+
+    def _keep(self, subscription: Subscription) -> Subscription:
         with self._lock:
             if not subscription.closed:
                 self._subscriptions.add(subscription)
         return subscription
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    @explaining("cannot open the queue")
+    def queue(
+        self,
+        channel: str,
+        name: str,
+        *,
+        start: Start = "new",
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
+        on_gap: OnGap | None = None,
+    ) -> Queue:
+        """Become a worker of a queue and pull its messages, each leased to one worker and acknowledged by itself.
+
+        A new queue begins at ``start``. Its settings are kept with it and hold for all workers; None leaves them
+        as they are.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station, station.queue("images", "resize") as queue:
+        ...     receipt = station.publish("images", {"file": "cat.png"})
+        ...     for job in queue.receive(max_messages=10, wait_s=5):
+        ...         print(job.message.data["file"], job.deliveries)
+        ...         job.ack()
+        cat.png 1
+        """
+        wanted = {"visibility_s": visibility_s, "max_in_flight": max_in_flight, "max_deliveries": max_deliveries}
+        queue = self._queues.pull(channel, name, start=start, wanted=wanted, on_gap=on_gap, closed=self._pulled.discard)
+        self._pulled.add(queue)
+        return queue
+
+    @property
+    def _queues(self) -> Queues:
+        """Made when the first queue is asked for: SQLite takes time to load."""
+        if self._queues_made is None:
+            from heliograph.station.queues import Queues
+
+            with self._lock:
+                if self._queues_made is None:
+                    self._queues_made = Queues(
+                        self.engine, self._flusher, self._publish_dead_letter, self._recent_dead_letters,
+                        self._default_retry(), self._ensure_channel,
+                    )  # fmt: skip
+        return self._queues_made
+
+    @explaining("cannot list the queues")
+    def queues(self, channel: str | None = None) -> list[QueueInfo]:
+        """Every queue, of one channel or of all."""
+        return self._queues.infos(check_name(channel) if channel is not None else None)
+
+    @explaining("cannot look at the queue")
+    def queue_info(self, channel: str, name: str) -> QueueInfo:
+        """One queue as it is now, with its leases."""
+        return self._queues.info(channel, name)
+
+    @explaining("cannot release")
+    def release(
+        self, channel: str, name: str, *, worker: str | None = None, partition: int = 0, offset: int | None = None
+    ) -> int:
+        """Take leases of a queue away: of one message, of a worker, or all. Somebody else gets them; how many."""
+        return self._queues.release(channel, name, worker, None if offset is None else (partition, offset))
 
     def _ensure_channel(self, channel: str) -> None:
         try:
@@ -366,6 +458,8 @@ class Station:
         now_us = self.engine.clock.time_ns() // 1000
         position = Position(self.engine.incarnation(channel), target, last.id if last else "", now_us)
         self.engine.save_position(channel, name, 0, position)
+        if kinds.load(self.engine.positions.directory(channel, name), self.engine.disk)["kind"] == "queue":
+            self._queues.reset(channel, name, {0: target})
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
@@ -396,7 +490,7 @@ class Station:
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
-            subscriptions=[subscription.stats() for subscription in live],
+            subscriptions=[subscription.stats() for subscription in live], queues=self.queues(),
         )  # fmt: skip
 
     @explaining("cannot sync")
@@ -420,6 +514,8 @@ class Station:
             subscription.pause()  # all at once; each then has only its current message to finish
         for subscription in live:
             subscription.close()
+        for queue in list(self._pulled):
+            queue.close()
         self._flusher.close()
         self._upkeep.close()
         self.engine.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from heliograph.delivery.statistics import Histogram, LatencyStats, SubscriptionStats
+from heliograph.station.info import QueueInfo
 
 
 class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,8 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Each channel."""
     subscriptions: list[SubscriptionStats]
     """Each live subscription of this process."""
+    queues: list[QueueInfo]
+    """Each queue, whoever works for it."""
 
 
 class ChannelMeter:
