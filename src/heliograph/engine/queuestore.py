@@ -1,13 +1,14 @@
 """The state of a work queue: one SQLite file beside its position, subscriptions/images/resize/queue.sqlite3.
 
-    partition   number, next, incarnation, time_us      `next`: the first offset that was never handed out
+    partition   number, next, incarnation, time_us, anchor, anchor_id
     pending     partition, offset, deliveries, token, worker, until_us, letter_us
 
-A message below ``next`` that is not pending is acknowledged; so the file holds what is on its way, and not what
-is done, nor what waits in the log. A pending message either is leased (``token``: until ``until_us`` of the
-monotonic clock, which all processes of one boot share and nobody can step) or waits to be handed out again
-(no token: from ``until_us`` of the wall clock on, which survives a boot). ``letter_us`` says that a dead letter was
-begun. After a boot nobody holds a lease any more.
+``next`` is the first offset that was never handed out. A message below it that is not pending is acknowledged; so
+the file holds what is on its way, and not what is done, nor what waits in the log. A pending message either is leased
+(``token``: until ``until_us`` of the monotonic clock, which all processes of one boot share and nobody can step) or
+waits to be handed out again (no token: from ``until_us`` of the wall clock on, which survives a boot). ``letter_us``
+says that a dead letter was begun. After a boot nobody holds a lease any more. ``anchor_id`` is the id of the message
+before the offset ``anchor``, noted now and then, to recognise a log that is not the one it was.
 
 The write-ahead log is synced when it is copied back, not with every commit: SIGKILL loses nothing, a power cut may
 lose acknowledgements, which is a redelivery. What must not be lost is written in a durable turn.
@@ -31,7 +32,8 @@ FORMAT: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS partition (
-    number INTEGER PRIMARY KEY, next INTEGER NOT NULL, incarnation TEXT NOT NULL, time_us INTEGER NOT NULL);
+    number INTEGER PRIMARY KEY, next INTEGER NOT NULL, incarnation TEXT NOT NULL, time_us INTEGER NOT NULL,
+    anchor INTEGER NOT NULL, anchor_id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS pending (
     partition INTEGER NOT NULL, offset INTEGER NOT NULL, deliveries INTEGER NOT NULL, token INTEGER, worker TEXT,
     until_us INTEGER NOT NULL, letter_us INTEGER NOT NULL, PRIMARY KEY (partition, offset)) WITHOUT ROWID;
@@ -67,6 +69,8 @@ class Progress(NamedTuple):
     next: int
     incarnation: str
     time_us: int
+    anchor: int = 0
+    anchor_id: str = ""
 
 
 class Tally(NamedTuple):
@@ -103,11 +107,20 @@ class Turn:
         return self._execute("DELETE FROM meta WHERE name = 'full'").rowcount > 0
 
     def progress(self) -> dict[int, Progress]:
-        rows = self._execute("SELECT number, next, incarnation, time_us FROM partition ORDER BY number")
+        columns = "number, next, incarnation, time_us, anchor, anchor_id"
+        rows = self._execute(f"SELECT {columns} FROM partition ORDER BY number")
         return {row[0]: Progress(*row) for row in rows}
 
-    def advance(self, progress: Progress) -> None:
-        self._execute("INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?)", progress)
+    def begin(self, progress: Progress) -> None:
+        """Say where a partition stands, whatever was known of it."""
+        self._execute("INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?)", progress)
+
+    def advance(self, partition: int, following: int, time_us: int) -> None:
+        self._execute("UPDATE partition SET next = ?, time_us = ? WHERE number = ?", (following, time_us, partition))
+
+    def anchor(self, partition: int, offset: int, message_id: str) -> None:
+        statement = "UPDATE partition SET anchor = ?, anchor_id = ? WHERE number = ? AND next >= ?"
+        self._execute(statement, (offset, message_id, partition, offset))
 
     def in_flight(self, mono_us: int) -> int:
         found = self._execute("SELECT count(*) FROM pending WHERE token IS NOT NULL AND until_us > ?", (mono_us,))

@@ -11,8 +11,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from heliograph.delivery.deadletter import describe
+from heliograph.delivery.queues.shelf import Shelf
 from heliograph.engine.port import Position
 from heliograph.log.locks import FileLock
+from heliograph.message import Message
 
 if TYPE_CHECKING:
     from heliograph.delivery.positions import Flusher
@@ -66,11 +68,28 @@ class Floors:
         lock = FileLock(directory / "floor.lock", self._engine.disk)
         try:
             lock.exclusive(self._engine.clock, LOCK_S)
-            life, now_us = self._engine.incarnation(self._channel), self._ledger.wall_us()
             for number, offset in self._ledger.floors().items():
                 if self.saved.get(number) != offset:
-                    position = Position(life, offset, "", now_us)
-                    self._engine.save_position(self._channel, self._name, number, position)
+                    self._save_one(number, offset)
                     self.saved[number] = offset
         finally:
             lock.release()
+
+    def _save_one(self, number: int, offset: int) -> None:
+        life = self._engine.incarnation(self._channel)
+        shelf = Shelf(self._engine, self._channel)
+        try:
+            position = Position(life, offset, _id_before(shelf, number, offset), self._ledger.wall_us())
+            self._engine.save_position(self._channel, self._name, number, position)
+            following = self._ledger.reached()[0][number]
+            anchor = _id_before(shelf, number, following)
+            if anchor:
+                self._ledger.anchor(number, following, anchor)
+        finally:
+            shelf.close()
+
+
+def _id_before(shelf: Shelf, partition: int, offset: int) -> str:
+    """The id of the message before an offset, to recognise the log by; empty if there is none."""
+    found = shelf.find(partition, offset - 1, again=True) if offset else None
+    return found.id if isinstance(found, Message) else ""

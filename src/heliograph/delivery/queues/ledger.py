@@ -91,7 +91,7 @@ class Ledger:
         with self.store.turn() as turn:
             if not turn.progress():
                 for number in range(file.partitions):
-                    turn.advance(Progress(number, first(number), file.incarnation, self.wall_us()))
+                    turn.begin(Progress(number, first(number), file.incarnation, self.wall_us()))
 
     def mono_us(self) -> int:
         """The clock of leases."""
@@ -119,7 +119,7 @@ class Ledger:
                 return Exchange([], lost, [], freed=freed)
             gaps, frontiers = self._frontiers(turn, file.incarnation, bounds)
             room = decisions.room(wanted, turn.in_flight(self.mono_us()), settings.max_in_flight)
-            leases = self._lease(turn, worker, room, settings, frontiers, file.incarnation) if room else []
+            leases = self._lease(turn, worker, room, settings, frontiers) if room else []
             if not room:
                 turn.want_room()
         return Exchange(leases, lost, gaps, not room, freed)
@@ -140,7 +140,7 @@ class Ledger:
             progress = known.get(number)
             if progress is None:  # the channel grew: all that is in the new partition came after the queue began
                 progress = Progress(number, bound.first, life, self.wall_us())
-                turn.advance(progress)
+                turn.begin(progress)
             now = bound
             if progress.next > bound.next:  # others may have gone further since we looked
                 now = self._engine.bounds(self._channel, number)
@@ -151,17 +151,20 @@ class Ledger:
 
     def _fit(self, turn: Turn, progress: Progress, life: str, gaps: list[Gap]) -> Progress:
         """The log is not the one it was, or was trimmed: clamp, and tell. Delivering again is better than skipping."""
-        position = Position(progress.incarnation, progress.next, "", progress.time_us)
+        known = progress.next, ""
+        if progress.incarnation != life and progress.anchor_id:  # up to there it can be recognised
+            known = progress.anchor, progress.anchor_id
+        position = Position(progress.incarnation, *known, progress.time_us)
         target, gap = self._engine.fit_position(self._channel, progress.number, position)
         if gap is not None:
             gaps.append(gap)
         turn.forget_from(progress.number, target)
         fitted = Progress(progress.number, target, life, self.wall_us())
-        turn.advance(fitted)
+        turn.begin(fitted)
         return fitted
 
     def _lease(
-        self, turn: Turn, worker: str, room: int, settings: QueueSettings, frontiers: list[Frontier], life: str
+        self, turn: Turn, worker: str, room: int, settings: QueueSettings, frontiers: list[Frontier]
     ) -> list[Pending]:
         mono_us, wall_us = self.mono_us(), self.wall_us()
         token = int.from_bytes(os.urandom(8)) >> 1  # not a number that a queue of the same name had before
@@ -176,7 +179,7 @@ class Ledger:
                 Pending(fresh.partition, offset, 1, token, worker, until_us, 0)
                 for offset in range(fresh.next, fresh.end)
             ]
-            turn.advance(Progress(fresh.partition, fresh.end, life, wall_us))
+            turn.advance(fresh.partition, fresh.end, wall_us)
         turn.lease(leases)
         return leases
 
@@ -223,6 +226,11 @@ class Ledger:
         with self.store.look() as turn:
             return _floors(turn)
 
+    def anchor(self, partition: int, offset: int, message_id: str) -> None:
+        """Note which message stands before an offset, to recognise the log by it."""
+        with self.store.turn() as turn:
+            turn.anchor(partition, offset, message_id)
+
     def summary(self, limit: int = 0) -> Summary:
         """Everything about the queue, with some of what is pending."""
         file = self._engine.describe(self._channel)
@@ -235,7 +243,7 @@ class Ledger:
         with self.store.turn() as turn:
             for number, offset in target.items():
                 turn.forget_from(number, 0)
-                turn.advance(Progress(number, offset, life, self.wall_us()))
+                turn.begin(Progress(number, offset, life, self.wall_us()))
 
 
 def _floors(turn: Turn) -> dict[int, int]:
