@@ -15,6 +15,7 @@ from heliograph.cli import (
     frame,
     init,
     pub,
+    queue,
     read,
     settings,
     stats,
@@ -26,7 +27,7 @@ from heliograph.cli import (
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
     "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
-    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, dead.dead],
+    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, queue.queue, dead.dead],
     "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }

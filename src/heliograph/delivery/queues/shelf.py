@@ -63,6 +63,8 @@ class Shelf:
 
 
 def _inside(batch: Batch, offset: int) -> Message | Problem | None:
+    if len(batch.messages) == batch.next - batch.first:  # nothing is missing in between
+        return batch.messages[offset - batch.first]
     at = bisect_left(batch.messages, offset, key=lambda message: message.offset)
     if at < len(batch.messages) and batch.messages[at].offset == offset:
         return batch.messages[at]
