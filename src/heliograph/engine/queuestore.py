@@ -164,10 +164,13 @@ class Turn:
         statement = "UPDATE pending SET until_us = ? WHERE partition = ? AND offset = ? AND token = ?"
         return [key for key in keys if not self._execute(statement, (until_us, *key)).rowcount]
 
-    def begin_letter(self, key: Key, now_us: int) -> bool:
-        """A dead letter will be written; False if the lease was lost."""
-        statement = "UPDATE pending SET letter_us = ? WHERE partition = ? AND offset = ? AND token = ?"
-        return self._execute(statement, (now_us, *key)).rowcount > 0
+    def begin_letter(self, key: Key, now_us: int, until_us: int) -> bool:
+        """A dead letter will be written, and the lease kept for it; False if the lease was lost."""
+        statement = (
+            "UPDATE pending SET letter_us = ?, until_us = max(until_us, ?) "
+            "WHERE partition = ? AND offset = ? AND token = ?"
+        )
+        return self._execute(statement, (now_us, until_us, *key)).rowcount > 0
 
     def workers(self) -> dict[str, int]:
         """Who holds leases, and how many."""

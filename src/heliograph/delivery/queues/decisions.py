@@ -143,7 +143,8 @@ def ahead(handled: int, elapsed_s: float, concurrency: int, max_in_flight: int) 
     (4, 104, 512)
     """
     rate = handled / elapsed_s if elapsed_s > 0 else 0.0
-    return min(max(concurrency, min(concurrency + int(rate * QUEUE_AHEAD_S), QUEUE_AHEAD_MAX)), max_in_flight)
+    extra = int(min(rate * QUEUE_AHEAD_S, QUEUE_AHEAD_MAX))
+    return min(max(concurrency, min(concurrency + extra, QUEUE_AHEAD_MAX)), max_in_flight)
 
 
 def depth(frontiers: Mapping[int, Frontier], visible: int, delayed: int) -> int:

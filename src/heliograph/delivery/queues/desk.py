@@ -20,6 +20,7 @@ from heliograph.delivery.retry import Retry
 from heliograph.delivery.statistics import Counters
 from heliograph.engine import queueworkers
 from heliograph.engine.bell import Bell
+from heliograph.engine.fitting import TRIMMED
 from heliograph.engine.port import Problem
 from heliograph.engine.queuestore import Key, Pending
 from heliograph.errors import HeliographError, StationClosed
@@ -126,15 +127,16 @@ class Desk:
         found: list[Found] = []
         with self._mutex:
             given = self._exchange(wanted, done, returned)
-            for gap in given.gaps:
-                self._tell(gap, missing=gap.reason.startswith("deleted"))
+            gaps = [(gap, gap.reason == TRIMMED) for gap in given.gaps]
             try:
-                found = self._read(given.leases)
+                found = self._read(given.leases, gaps)
             except Exception as error:  # noqa: BLE001 - what was handed in is booked all the same
                 failed = error
             if wanted and not given.leases:
                 self._shelf.clear()
             self._full = wanted > 0 and given.full
+        for gap, missing in gaps:
+            self._tell(gap, missing)
         if done or len(found) < len(given.leases):
             self.moved()
         if given.freed:
@@ -168,7 +170,7 @@ class Desk:
             queueworkers.bury(self._directory, dead, self._engine.disk)
         return bool(dead)
 
-    def _read(self, leases: list[Pending]) -> list[Found]:
+    def _read(self, leases: list[Pending], gaps: list[tuple[Gap, bool]]) -> list[Found]:
         found: list[Found] = []
         dropped: list[Key] = []
         returned: list[Return] = []
@@ -177,7 +179,7 @@ class Desk:
                 what = self._shelf.find(lease.partition, lease.offset, again=lease.deliveries > 1)
                 if what is not None and not isinstance(what, Problem) and self._fresh_enough(lease):
                     found.append(Found(lease, what))
-                elif self._deal_with(lease, what):
+                elif self._deal_with(lease, what, gaps):
                     dropped.append(key_of(lease))
                 else:
                     returned.append(Return(key_of(lease), LETTER_AGAIN_S, counts=False))
@@ -193,12 +195,13 @@ class Desk:
     def _fresh_enough(self, lease: Pending) -> bool:
         return not (self.letters.possible and decisions.exhausted(lease.deliveries, self.settings))
 
-    def _deal_with(self, lease: Pending, what: Message | Problem | None) -> bool:
+    def _deal_with(self, lease: Pending, what: Message | Problem | None, gaps: list[tuple[Gap, bool]]) -> bool:
         """What no worker gets. True: it only has to be acknowledged; False: its letter has to be tried again."""
         if what is None:
             return True
         if isinstance(what, Problem) and (what.kind == "missing" or not self.letters.possible):
-            self._tell(Gap(self.parts.channel, lease.partition, lease.offset, lease.offset + 1, what.reason))
+            gap = Gap(self.parts.channel, lease.partition, lease.offset, lease.offset + 1, what.reason)
+            gaps.append((gap, True))
             return True
         try:
             self.bury(lease, what, None if isinstance(what, Problem) else expired(lease.deliveries - 1))
@@ -216,7 +219,8 @@ class Desk:
             logger.warning("%s: offset %d went to the dead letters: %s", self, lease.offset, why)
         return written
 
-    def _tell(self, gap: Gap, *, missing: bool = True) -> None:
+    def _tell(self, gap: Gap, missing: bool) -> None:
+        """Messages are missing (or, when a log is not what it was, come again): count, log, tell."""
         self.counters.missing += gap.next - gap.first if missing else 0
         what = "cannot be delivered" if missing else "are delivered again"
         logger.warning("%s: offsets %d to %d %s: %s", self, gap.first, gap.next - 1, what, gap.reason)

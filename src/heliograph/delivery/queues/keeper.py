@@ -106,6 +106,8 @@ class Keeper:
         resting = bool(self._control.interrupt)
         back = self._tray.take_back(0.0 if resting else QUEUE_UNSTARTED_S)
         self._returned += [Return(found.key, counts=False) for found in back]
+        if back:
+            self._ahead = self._concurrency  # it is not as quick as it was
         wanted = 0 if resting else self._wanted()
         if wanted or self._done or self._returned:
             self._exchange(wanted)

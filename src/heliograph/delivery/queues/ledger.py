@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from heliograph.message import Gap
 
 
+LETTER_S = 60.0
+"""How long a message is leased, at the least, while its dead letter is written."""
+
+
 class Engine(Protocol):
     """What the book asks of the engine."""
 
@@ -195,9 +199,12 @@ class Ledger:
             return turn.extend(keys, self.mono_us() + int(seconds * 1e6))
 
     def begin_letter(self, key: Key) -> bool:
-        """Book that a dead letter is about to be written, so that whoever comes after a crash looks for it."""
+        """Book that a dead letter is about to be written, so that whoever comes after a crash looks for it.
+
+        Nobody else gets the message while it is written: two who write at once could not see each other's letter.
+        """
         with self.store.turn(durable=True) as turn:
-            return turn.begin_letter(key, self.wall_us())
+            return turn.begin_letter(key, self.wall_us(), self.mono_us() + int(LETTER_S * 1e6))
 
     def release(self, worker: str | None = None, place: tuple[int, int] | None = None) -> int:
         """Take leases away; how many."""
