@@ -320,6 +320,10 @@ class AsyncStation:
             self.sync_station.release, channel, name, worker=worker, partition=partition, offset=offset
         )
 
+    async def requeue(self, channel: str, name: str, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages of a queue out again that are done."""
+        return await self._call(self.sync_station.requeue, channel, name, places)
+
     async def read(
         self,
         channel: str,

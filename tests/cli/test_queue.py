@@ -77,3 +77,35 @@ def test_sub_works_for_a_queue(helio: Helio, spawn: Callable[..., Child], queue:
 def test_sub_refuses_what_a_queue_cannot_do(helio: Helio) -> None:
     assert "--name" in one_line_error(helio("sub", "images", "--queue"), 2)
     assert "--count" in one_line_error(helio("sub", "images", "--queue", "--name", "q", "--count", 1), 2)
+
+
+def test_redrive_hands_dead_letters_to_their_queue_alone(helio: Helio, station: hg.Station, queue: hg.Queue) -> None:
+    jobs = queue.receive(10)
+    for _ in range(2):
+        for job in jobs[:2]:
+            job.nack()
+        jobs = queue.receive(10) + jobs[2:]
+    queue.ack(jobs[2:] if jobs[0].message.data in (0, 1) else jobs)
+    args = ("queue", "redrive", "images", "resize")
+    assert "would redrive 2 dead letters to resize" in helio(*args, "--dry-run").stdout
+    first = station.queue("images", "other", start="new")
+    assert json.loads(helio(*args, "--offset", 0, "--json").stdout)["redriven"] == 1
+    assert helio(*args).stdout == "redrove 1 dead letter to resize\n"
+    assert helio(*args).stdout == "redrove 0 dead letters to resize\n"
+    again = queue.receive(10)
+    assert [(job.message.data, job.deliveries) for job in again] == [(0, 1), (1, 1)]
+    assert first.receive(10) == [], "nothing was published"
+    assert list(station.read("images.dead-letter")) == []
+    one_line_error(helio("queue", "redrive", "images", "nothing"), 3)
+
+
+def test_redrive_leaves_letters_whose_original_is_gone(helio: Helio, station: hg.Station, queue: hg.Queue) -> None:
+    (job, *_) = queue.receive(1)
+    job.nack()
+    (job, *_) = queue.receive(1)
+    job.nack()
+    station.redact(job.message.id, channel="images")
+    result = helio("queue", "redrive", "images", "resize")
+    assert result.exit_code == 1
+    assert "offset 0 stays" in result.stderr
+    assert len(list(station.read("images.dead-letter"))) == 1

@@ -248,6 +248,17 @@ class QueueMachine(RuleBasedStateMachine):
         }
         self.change(doom, lambda: self.ledger.release_dead(mine, lambda name: name == worker), expected)
 
+    @rule(partition=st.integers(0, 1), offset=st.integers(0, 6), doom=DOOMS)
+    def hand_out_again(self, partition: int, offset: int, doom: tuple[int, bool] | None) -> None:
+        """What is done is visible once more; nothing else changes."""
+        expected = copy.deepcopy(self.model)
+        place = (partition, offset)
+        done = offset < expected.next.get(partition, 0) and place not in expected.on_its_way
+        if done:
+            expected.on_its_way[place] = Waiting(0, 0)
+        given = self.change(doom, lambda: self.ledger.requeue([place]), expected)
+        assert given is None or given == int(done)
+
     # -- what is always true ----
 
     @invariant()

@@ -826,3 +826,22 @@ def test_a_restored_backup_goes_on_at_the_floor(opened: Opener, tmp_path: Path) 
     queue = other.queue("jobs", "q")
     assert queue.settings.max_in_flight == 7
     assert data(queue.receive(10)) == [2, 3, 4]
+
+
+def test_what_is_done_can_be_handed_out_again_to_this_queue_alone(opened: Opener) -> None:
+    station = opened()
+    queue = filled(station, 5)
+    other = station.queue("jobs", "other", start="first")
+    assert drained(other) == drained(queue) == [0, 1, 2, 3, 4]
+    queue._desk.parts.floors.save()
+    assert station.requeue("jobs", "q", [(0, 3), (0, 1), (0, 3)]) == 2
+    assert position(station) == 1, "retention keeps it from now on"
+    assert station.requeue("jobs", "q", [(0, 1)]) == 0, "it is on its way already"
+    again = queue.receive(10)
+    assert [(job.message.data, job.deliveries) for job in again] == [(1, 1), (3, 1)]
+    assert other.receive(10) == []
+    with pytest.raises(hg.NotFound, match="no message at offset 99 of partition 0"):
+        station.requeue("jobs", "q", [(0, 99)])
+    queue.ack(again)
+    station.close()
+    assert opened().requeue("jobs", "q", [(0, 0)]) == 1, "also while nobody works for it"

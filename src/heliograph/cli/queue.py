@@ -1,4 +1,4 @@
-"""``helio queue``: list, show, release."""
+"""``helio queue``: list, show, release, redrive."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli import output
+from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
+from heliograph.cli.dead import dry_run_option, offset_option, where_option
 from heliograph.cli.frame import command, group
 from heliograph.cli.names import Name, channel_argument, optional_channel_argument
+from heliograph.cli.read import parse_where
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -180,5 +182,46 @@ def release(
         print(f"released {output.several(released, 'lease')} of {name} of {channel}")
 
 
-for _command in (list_, show, release):
+@command(
+    "redrive",
+    short_help="Hand dead letters' originals out again, to this queue alone.",
+    examples="""
+helio queue redrive images resize --dry-run
+helio queue redrive images resize
+helio queue redrive images resize --where 'error~Timeout'
+""",
+)
+@channel_argument
+@click.argument("name", type=QUEUE)
+@where_option
+@offset_option
+@dry_run_option
+@click.pass_obj
+def redrive(
+    common: Common, channel: str, name: str, conditions: tuple[str, ...], offsets: tuple[int, ...], dry_run: bool
+) -> int:
+    """Hand the originals of this queue's dead letters out again and take the letters away.
+
+    Nothing is published: only this queue gets the messages, from where they are in the log, with a fresh count of
+    deliveries. A letter whose original was deleted stays: 'helio dead replay' publishes it again, to everybody. Exit
+    code 1 if there are such.
+    """
+    from heliograph.admin.redrive import redrive as admin_redrive
+
+    with common.open(write=not dry_run) as station:
+        report = admin_redrive(
+            station, channel, name, where=parse_where(conditions), offsets=offsets or None, dry_run=dry_run
+        )
+    if common.json:
+        output.document(plain(report))
+    else:
+        for offset in report.gone:
+            common.warn(f"offset {offset} stays: its original is not in the log any more; try 'helio dead replay'")
+        if not common.quiet:
+            count = report.matched - len(report.gone) if dry_run else report.redriven
+            print(f"{'would redrive' if dry_run else 'redrove'} {output.several(count, 'dead letter')} to {name}")
+    return exits.BAD if report.gone else exits.OK
+
+
+for _command in (list_, show, release, redrive):
     queue.add_command(_command)

@@ -146,6 +146,14 @@ class Turn:
     def lease(self, messages: Iterable[Pending]) -> None:
         self._executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?, ?)", messages)
 
+    def requeue(self, places: Iterable[tuple[int, int]]) -> int:
+        """Make messages visible that are done, as if they had never been handed out; how many."""
+        statement = (
+            "INSERT OR IGNORE INTO pending SELECT ?, ?, 0, NULL, NULL, 0, 0 "
+            "WHERE EXISTS (SELECT 1 FROM partition WHERE number = ? AND next > ?)"
+        )
+        return sum(self._execute(statement, (*place, *place)).rowcount for place in places)
+
     def finish(self, keys: Iterable[Key]) -> list[Key]:
         """Acknowledge; which of the leases were lost meanwhile."""
         statement = "DELETE FROM pending WHERE partition = ? AND offset = ? AND token = ?"

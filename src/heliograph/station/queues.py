@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from heliograph.delivery.queues import (
@@ -201,17 +201,34 @@ class Queues:
         """Take leases away from whoever has them."""
         self._engine.check_writable()
         self.check(channel, name)
-        with self._ledger(channel, name) as ledger:
-            released = ledger.release(worker, place)
+        with self._state(channel, name) as state:
+            released = state.ledger.release(worker, place)
         what = {"worker": worker, "partition": place[0] if place else None, "offset": place[1] if place else None}
         self._engine.audit.write("leases-released", channel=channel, queue=name, released=released, **what)
         self._engine.tell(channel, 0)
         return released
 
+    def requeue(self, channel: str, name: str, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages out again that are done, to this queue alone."""
+        self._engine.check_writable()
+        self.check(channel, name)
+        wanted = sorted(set(places))
+        for partition, offset in wanted:
+            if message_at(self._engine, channel, partition, offset) is None:
+                raise NotFound(
+                    f"there is no message at offset {offset} of partition {partition} of '{channel}' (any more)"
+                )
+        with self._state(channel, name) as state:
+            count = state.ledger.requeue(wanted)
+            state.floors.save_all()  # from now on retention keeps them
+        self._engine.audit.write("requeued", channel=channel, queue=name, messages=count)
+        self._engine.tell(channel, 0)
+        return count
+
     def reset(self, channel: str, name: str, target: dict[int, int]) -> None:
         """Let a queue that nobody works for begin again at these offsets."""
-        with self._ledger(channel, name) as ledger:
-            ledger.reset(target)
+        with self._state(channel, name) as state:
+            state.ledger.reset(target)
 
     def is_queue(self, channel: str, name: str) -> bool:
         """Whether a subscription is a queue that has begun."""
@@ -219,14 +236,14 @@ class Queues:
         return kinds.load(directory, self._engine.disk)["kind"] == KIND and (directory / FILE).exists()
 
     @contextlib.contextmanager
-    def _ledger(self, channel: str, name: str) -> Iterator[Ledger]:
+    def _state(self, channel: str, name: str) -> Iterator[_Open]:
         opened = self._open.get((channel, name))
         if opened is not None:
-            yield opened.ledger
+            yield opened
             return
         fresh = _Open(self._engine, channel, name)
         try:
-            yield fresh.ledger
+            yield fresh
         finally:
             fresh.store.close()
 

@@ -285,6 +285,11 @@ class Station:
         """Take leases of a queue away: of one message, of a worker, or all. Somebody else gets them; how many."""
         return self._queues.release(channel, name, worker, None if offset is None else (partition, offset))
 
+    @explaining("cannot requeue")
+    def requeue(self, channel: str, name: str, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages of a queue out again that are done: (partition, offset) of each; how many there were."""
+        return self._queues.requeue(channel, name, places)
+
     def _ensure_channel(self, channel: str) -> None:
         try:
             self.engine.describe(channel)

@@ -44,6 +44,11 @@ class Floors:
         self._moved = True
         flusher.touch(self)
 
+    def save_all(self) -> None:
+        """Save whatever differs, or raise."""
+        with self._mutex:
+            self._save()
+
     def settled(self) -> bool:
         """Whether there is nothing left to save."""
         return not self._moved

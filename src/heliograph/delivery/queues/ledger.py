@@ -211,6 +211,11 @@ class Ledger:
         with self.store.turn() as turn:
             return turn.release(worker, place)
 
+    def requeue(self, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages out again that are done; how many. Kept through a power cut."""
+        with self.store.turn(durable=True) as turn:
+            return turn.requeue(places)
+
     def release_dead(self, mine: str, is_dead: Callable[[str], bool]) -> list[str]:
         """Take the leases of dead workers away; who they were."""
         with self.store.look() as turn:
