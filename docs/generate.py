@@ -23,7 +23,7 @@ from heliograph import config, errors
 from heliograph.cli.frame import COMMON, without_range
 from heliograph.cli.main import cli
 from heliograph.delivery import statistics
-from heliograph.station import stats
+from heliograph.station import info, stats
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "latest.json"
@@ -205,6 +205,9 @@ PARTS: dict[str, dict[str, Callable[[], str | None]]] = {
         "channel statistics": statistics_of(stats.ChannelStats),
         "partition statistics": statistics_of(stats.PartitionStats),
         "subscription statistics": statistics_of(statistics.SubscriptionStats),
+        "queue statistics": statistics_of(info.QueueInfo),
+        "worker statistics": statistics_of(info.WorkerInfo),
+        "lease statistics": statistics_of(info.LeaseInfo),
         "latency statistics": statistics_of(statistics.LatencyStats),
     },
     "README.md": {"numbers": numbers},

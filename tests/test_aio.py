@@ -439,4 +439,69 @@ def test_publishing_later_and_not_for_ever(tmp_path: Path) -> None:
             with pytest.raises(hg.InvalidMessage):
                 await station.publish("alerts", 1, delay=-1)
 
+
+# -- queues -------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_pulled_acknowledged_and_given_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.publish_many("jobs", range(4))
+            async with await station.queue("jobs", "q", start="first", visibility_s=100) as queue:
+                one, two, *rest = await queue.receive(4)
+                assert (one.message.data, one.deliveries) == (0, 1)
+                await one.ack()
+                with pytest.raises(hg.LeaseLost):
+                    await one.extend(5)
+                await two.nack()
+                await queue.extend(rest)
+                await queue.ack(rest)
+                (again,) = await queue.receive(10, wait_s=30)
+                assert (again.message.data, again.deliveries) == (1, 2)
+                info = await station.queue_info("jobs", "q")
+                assert (info.in_flight, queue.settings.visibility_s) == (1, 100)
+                assert await station.release("jobs", "q") == 1
+            assert [info.depth for info in await station.queues()] == [1]
+
+    run(story)
+
+
+def test_cancelling_receive_leases_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            queue = await station.queue("jobs", "q", visibility_s=3600)
+            for number in range(5):
+                waiting = asyncio.create_task(queue.receive(10, wait_s=30))
+                await asyncio.sleep(0.01 * number)
+                waiting.cancel()
+                await station.publish("jobs", number)  # its thread still waits, and gets it
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                (job,) = await queue.receive(10, wait_s=30)
+                assert (job.message.data, job.deliveries) == (number, 1)
+                await job.ack()
+
+    run(story)
+
+
+def test_async_handlers_of_a_queue_run_in_this_loop_and_are_extended(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            loops: list[asyncio.AbstractEventLoop] = []
+            done = asyncio.Event()
+
+            async def work(message: hg.Message) -> None:
+                loops.append(asyncio.get_running_loop())
+                await asyncio.sleep(0.6)  # longer than the lease, were it not extended
+                if len(loops) == 3:
+                    done.set()
+
+            await station.publish_many("jobs", range(3))
+            for _ in range(2):
+                await station.subscribe("jobs", work, name="q", queue=True, start="first", visibility_s=0.2)
+            await done.wait()
+            while (await station.queue_info("jobs", "q")).leases:  # noqa: ASYNC110 - another thread does it
+                await asyncio.sleep(0.01)
+            assert loops == [asyncio.get_running_loop()] * 3
+
     run(story)

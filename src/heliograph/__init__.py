@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.delivery.queues import Job, Queue, QueueSettings
+    from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.waiting import Scheduled
 
@@ -38,6 +40,7 @@ from heliograph.errors import (
     HeliographError,
     InvalidMessage,
     InvalidName,
+    LeaseLost,
     MessageTooLarge,
     NotFound,
     OutcomeUnknown,
@@ -61,10 +64,13 @@ from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
     GroupPartition,
+    LeaseInfo,
+    QueueInfo,
     SeekResult,
     SubscriptionInfo,
     Trimmed,
     TypeInfo,
+    WorkerInfo,
 )
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
@@ -72,26 +78,36 @@ from heliograph.station.stats import StationStats
 __version__ = "0.1.0"
 
 
+_LATER = {  # asyncio alone doubles the time of an import, and SQLite takes its own
+    "AsyncJob": "heliograph.delivery.queues.awaited",
+    "AsyncProducer": "heliograph.aio",
+    "AsyncQueue": "heliograph.delivery.queues.awaited",
+    "AsyncStation": "heliograph.aio",
+    "AsyncStep": "heliograph.aio",
+    "AsyncSubscription": "heliograph.aio",
+    "Job": "heliograph.delivery.queues",
+    "Queue": "heliograph.delivery.queues",
+    "QueueSettings": "heliograph.delivery.queues",
+    "Schedule": "heliograph.schedule.recurring",
+    "Scheduled": "heliograph.schedule.waiting",
+    "open_async": "heliograph.aio",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Load the asyncio side when it is first used: asyncio alone doubles the time of an import."""
-    if name in ("AsyncProducer", "AsyncStation", "AsyncStep", "AsyncSubscription", "open_async"):
-        from heliograph import aio
+    """Load what not everybody needs when it is first used."""
+    if name in _LATER:
+        from importlib import import_module
 
-        return getattr(aio, name)
-    if name == "Scheduled":
-        from heliograph.schedule.waiting import Scheduled
-
-        return Scheduled
-    if name == "Schedule":
-        from heliograph.schedule.recurring import Schedule
-
-        return Schedule
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
 
 
 __all__ = [
     "AlreadyExists",
+    "AsyncJob",
     "AsyncProducer",
+    "AsyncQueue",
     "AsyncStation",
     "AsyncStep",
     "AsyncSubscription",
@@ -110,6 +126,9 @@ __all__ = [
     "HeliographError",
     "InvalidMessage",
     "InvalidName",
+    "Job",
+    "LeaseInfo",
+    "LeaseLost",
     "MemberInfo",
     "Message",
     "MessageTooLarge",
@@ -119,6 +138,9 @@ __all__ = [
     "PayloadMismatch",
     "Producer",
     "ProducerFenced",
+    "Queue",
+    "QueueInfo",
+    "QueueSettings",
     "ReadOnly",
     "Receipt",
     "Retry",
@@ -139,6 +161,7 @@ __all__ = [
     "Trimmed",
     "TypeInfo",
     "UnsupportedFormat",
+    "WorkerInfo",
     "WrongStation",
     "correlation",
     "open",

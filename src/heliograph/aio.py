@@ -10,13 +10,14 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
+from heliograph.delivery.queues.awaited import AsyncQueue
 from heliograph.errors import Busy, NotFound, StationClosed
 from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
@@ -24,7 +25,7 @@ from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.info import ChannelInfo, GroupInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
@@ -427,6 +428,10 @@ class AsyncStation:
         overflow: OverflowPolicy = "block",
         on_gap: OnGap | None = None,
         paused: bool = False,
+        queue: bool = False,
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
     ) -> AsyncSubscription:
         """Subscribe; async handlers run in this event loop, plain ones in a thread. See :meth:`Station.subscribe`."""
         subscription = await asyncio.to_thread(
@@ -445,9 +450,52 @@ class AsyncStation:
                 on_gap=on_gap,
                 paused=paused,
                 event_loop=self._loop,
+                queue=queue,
+                visibility_s=visibility_s,
+                max_in_flight=max_in_flight,
+                max_deliveries=max_deliveries,
             )
         )
         return AsyncSubscription(subscription)
+
+    async def queue(
+        self,
+        channel: str,
+        name: str,
+        *,
+        start: Start = "new",
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
+        on_gap: OnGap | None = None,
+    ) -> AsyncQueue:
+        """Become a worker of a queue and pull its messages; see :meth:`Station.queue`."""
+        return AsyncQueue(
+            await self._call(
+                self.sync_station.queue, channel, name, start=start, visibility_s=visibility_s,
+                max_in_flight=max_in_flight, max_deliveries=max_deliveries, on_gap=on_gap,
+            )
+        )  # fmt: skip
+
+    async def queues(self, channel: str | None = None) -> list[QueueInfo]:
+        """Every queue, of one channel or of all."""
+        return await self._call(self.sync_station.queues, channel)
+
+    async def queue_info(self, channel: str, name: str) -> QueueInfo:
+        """One queue as it is now, with its leases."""
+        return await self._call(self.sync_station.queue_info, channel, name)
+
+    async def release(
+        self, channel: str, name: str, *, worker: str | None = None, partition: int = 0, offset: int | None = None
+    ) -> int:
+        """Take leases of a queue away."""
+        return await self._call(
+            self.sync_station.release, channel, name, worker=worker, partition=partition, offset=offset
+        )
+
+    async def requeue(self, channel: str, name: str, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages of a queue out again that are done."""
+        return await self._call(self.sync_station.requeue, channel, name, places)
 
     async def read(
         self,

@@ -15,6 +15,7 @@ The tree::
     ├── Busy                   a bound was hit or a lock was not had in time; try again
     │   └── SubscriptionBusy   another live subscriber has this name
     ├── ProducerFenced         somebody else is this producer now
+    ├── LeaseLost              the message of a queue was handed to somebody else meanwhile
     ├── StationClosed          the station or subscription was closed
     │   └── Forked             the station was opened before fork(); open it again in the child
     ├── ReadOnly               opened with read_only=True, or the directory is
@@ -81,6 +82,10 @@ class SubscriptionBusy(Busy):
 
 class ProducerFenced(HeliographError):
     """A producer of the same id was opened since, here or elsewhere: that one goes on. Nothing was published."""
+
+
+class LeaseLost(HeliographError):
+    """The message of a queue was handed to somebody else, or done, meanwhile. Nothing was changed."""
 
 
 class StationClosed(HeliographError):

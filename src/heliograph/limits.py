@@ -102,3 +102,20 @@ SCHEDULE_LATE_S = 60.0
 
 SCHEDULE_PAGE = 500
 """How many waiting messages are read at once when they are listed."""
+QUEUE_LOOK_S = 1.0
+"""How often a worker of a queue looks whether others died, and whether the queue's settings changed."""
+
+QUEUE_FLUSH_S = 0.01
+"""How long finished messages of a queue wait for others, to be acknowledged with them."""
+
+QUEUE_AHEAD_S = 0.1
+"""A worker of a queue takes as many messages ahead as it handles in this time."""
+
+QUEUE_AHEAD_MAX = 512
+"""Most messages that a worker of a queue takes ahead."""
+
+QUEUE_UNSTARTED_S = 1.0
+"""Messages taken ahead that were not started for so long are given back: somebody else may be free."""
+
+QUEUE_RECEIVE_MAX = 10_000
+"""Most messages of one ``receive``."""

@@ -168,10 +168,10 @@ def test_a_group_needs_a_name(station: Station) -> None:
 
 def test_a_group_and_a_plain_subscription_do_not_share_a_name(station: Station) -> None:
     station.subscribe(CHANNEL, print, name="plain").close()
-    with pytest.raises(hg.ConfigError, match="is a plain one, not a group"):
+    with pytest.raises(hg.AlreadyExists, match="is a plain subscription, not a group"):
         station.subscribe(CHANNEL, print, name="plain", group=True)
     work(station).close()
-    with pytest.raises(hg.ConfigError, match="is a group"):
+    with pytest.raises(hg.AlreadyExists, match="is a group"):
         station.subscribe(CHANNEL, print, name="sums")
     assert {(info.name, info.kind) for info in station.subscriptions()} == {("plain", "plain"), ("sums", "group")}
     station.forget(CHANNEL, "sums")
@@ -190,7 +190,7 @@ def test_a_queue_of_the_same_name(station: Station, root: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "kind.json").write_text('{"kind":"queue"}')
     for group in (True, False):
-        with pytest.raises(hg.ConfigError, match="is a queue"):
+        with pytest.raises(hg.AlreadyExists, match="is a queue"):
             station.subscribe(CHANNEL, print, name="jobs", group=group)
 
 

@@ -71,6 +71,22 @@ def subscribing(station: hg.Station) -> None:
         assert_type(subscription.stats(), hg.SubscriptionStats)
 
 
+def queueing(station: hg.Station) -> None:
+    with station.queue("images", "resize", start="first", visibility_s=timedelta(minutes=1), max_in_flight=7) as queue:
+        assert_type(queue, hg.Queue)
+        for job in queue.receive(max_messages=10, wait_s=1):
+            assert_type(job, hg.Job)
+            assert_type(job.message, hg.Message)
+            assert_type(job.deliveries, int)
+            job.extend(30)
+            job.nack(delay=timedelta(seconds=1))
+            job.ack()
+    station.subscribe("images", handle_async, name="resize", queue=True, visibility_s=30, max_deliveries=3)
+    assert_type(station.queues(), list[hg.QueueInfo])
+    assert_type(station.queue_info("images", "resize").leases, list[hg.LeaseInfo])
+    assert_type(station.release("images", "resize", offset=7), int)
+
+
 def reading(station: hg.Station) -> None:
     assert_type(station.read("alerts", start="first", end=10, follow=False), Iterator[hg.Message])
     assert_type(station.get("0192"), hg.Message | None)
@@ -93,6 +109,9 @@ async def asynchronously() -> None:
         assert_type(await station.publish_many("alerts", [1, 2]), list[hg.Receipt])
         assert_type(await station.subscribe("alerts", handle_async), hg.AsyncSubscription)
         assert_type(station.read("alerts", follow=True), AsyncIterator[hg.Message])
+        queue = await station.queue("images", "resize")
+        assert_type(queue, hg.AsyncQueue)
+        assert_type(await queue.receive(10), list[hg.AsyncJob])
         assert_type(await station.stats(), hg.StationStats)
         assert_type(station.scheduled(), AsyncIterator[hg.Scheduled])
         assert_type(await station.schedule("nightly", "reports", cron="0 3 * * *"), hg.Schedule)

@@ -97,7 +97,7 @@ class _Copy(NamedTuple):
 
 
 @contextlib.contextmanager
-def _alone(station: Station, channel: str) -> Iterator[None]:
+def alone(station: Station, channel: str) -> Iterator[None]:
     """Two that remove letters of one channel at once would not see each other's journal."""
     directory = station.path / "dead"
     if not directory.exists():
@@ -130,7 +130,7 @@ def replay(
     if dry_run:
         return _Replay(station, name, dry_run=True).run(where, offsets, progress)
     station.engine.check_writable()
-    with _alone(station, name):
+    with alone(station, name):
         work = _Replay(station, name, dry_run=False)
         report = work.run(where, offsets, progress)
     if report.removed:
@@ -292,7 +292,7 @@ def purge(
     report = PurgeReport(channel=name, dry_run=dry_run)
     if not dry_run:
         station.engine.check_writable()
-    with _alone(station, name) if not dry_run else contextlib.nullcontext():
+    with alone(station, name) if not dry_run else contextlib.nullcontext():
         wanted = None if offsets is None else frozenset(offsets)
         found = [letter.offset for letter in letters(station, name, where)]
         doomed = [offset for offset in found if wanted is None or offset in wanted]

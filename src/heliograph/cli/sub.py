@@ -37,6 +37,7 @@ helio sub alerts --name pager --exec ./page.sh  # gets JSON on stdin
 helio sub alerts --name web --exec 'curl -sf -d @- https://example.com/hook'
 helio sub jobs --name worker --exec ./work.sh --max-retries 2 --timeout 60
 helio sub readings --name sums --group --exec ./sum.sh  # in several terminals
+helio sub images --name resize --queue --exec ./resize.sh
 helio sub alerts --name nightly --start first --count 100 --json
 """,
 )
@@ -60,6 +61,10 @@ helio sub alerts --name nightly --start first --count 100 --json
     "--exec", "exec_", metavar="COMMAND",
     help="Run a shell command for each message: its JSON on stdin, and HELIOGRAPH_CHANNEL, _PARTITION, _OFFSET, "
     "_ID, _TYPE and _KEY in the environment. Any exit code but 0 is a failure.",
+)  # fmt: skip
+@click.option(
+    "--queue", is_flag=True,
+    help="Be one of several workers of the queue --name: each message goes to one of them (see 'helio queue --help').",
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option(
@@ -85,6 +90,7 @@ def sub(
     group: bool,
     start: str,
     exec_: str | None,
+    queue: bool,
     count: int | None,
     max_retries: int | None,
     timeout: str | None,
@@ -105,6 +111,8 @@ def sub(
         raise click.UsageError("--format says how to print messages; with --exec the command gets them")
     if count is not None and concurrency > 1:
         raise click.UsageError("--count needs messages one after the other; leave out --concurrency")
+    if queue and (name is None or count is not None):
+        raise click.UsageError("--queue needs --name, and takes messages in any order, hence no --count")
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
@@ -118,6 +126,7 @@ def sub(
             channel, delivery, name=name, group=group, start=start, concurrency=concurrency,
             timeout_s=0.0,  # a command has its own, which kills it
             paused=True,  # until the delivery knows what to close
+            queue=queue,
         )  # fmt: skip
         delivery.subscription = subscription
         _say_begin(common, subscription)

@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heliograph.delivery.deadletter import describe
 from heliograph.engine.port import Position
@@ -125,6 +125,18 @@ class Positions:
             )
 
 
+class Saved(Protocol):
+    """What a flusher saves."""
+
+    listed: bool
+
+    def save(self) -> bool:
+        """Save what is done, if it changed. False: it could not be saved, try again."""
+
+    def settled(self) -> bool:
+        """Whether there is nothing left to save."""
+
+
 class Flusher:
     """Saves the positions of a station's subscriptions every few milliseconds, as long as any of them moves.
 
@@ -136,12 +148,12 @@ class Flusher:
         self.every_batch = interval_ms <= 0
         """Whether subscriptions save after every batch by themselves."""
         self._interval_s = (interval_ms if interval_ms > 0 else UNFLUSHED_MS) / 1000
-        self._moving: list[Positions] = []
+        self._moving: list[Saved] = []
         self._changed = threading.Condition(threading.Lock())
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def touch(self, positions: Positions) -> None:
+    def touch(self, positions: Saved) -> None:
         """These are about to move."""
         if positions.listed:
             return

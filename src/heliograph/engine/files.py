@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -504,6 +504,32 @@ class FilesEngine:
         if self._always:
             self._settle(entry)  # its writer may never sync by itself
 
+    def wait_armed(self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType) -> None:
+        """As `wait_any`; ``armed`` is held, and whoever frees it ends the wait."""
+        entries = [(self._open.get(name, number), offset) for number, offset in offsets.items()]
+        woken = True
+        try:
+            for entry, _ in entries:
+                if not self.read_only:
+                    self._watcher.watch(entry.log.news.path, entry.log.news.wake)
+                entry.log.news.arm(armed)
+            if all(entry.log.limit().next <= offset for entry, offset in entries):
+                woken = armed.acquire(timeout=timeout_s)
+        except (ChannelGone, Evicted):
+            for number in offsets:
+                self.drop_closed(name, number)
+        finally:
+            for entry, _ in entries:
+                entry.log.news.disarm(armed)
+        self.check_open()
+        if not woken and self._always:
+            for entry, _ in entries:
+                self._settle(entry)
+
+    def tell(self, name: str, number: int) -> None:
+        """Let whoever waits for news of the partition look again, in all processes."""
+        self._open.use(name, number, lambda entry: entry.log.news.tell())
+
     def settle(self, name: str, number: int) -> None:
         """Sync what another process wrote with less durability, so that it can be read now."""
         if self._always and not self.read_only:
@@ -565,14 +591,14 @@ class FilesEngine:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
         position = self.steps.not_before(name, subscription, number, position)
-        with contextlib.suppress(NotFound):
-            self.make_durable(name, number, position.offset)
+        self.make_durable(name, number, position.offset)
         self.positions.save(name, subscription, number, position)
 
     def make_durable(self, name: str, number: int, offset: int) -> None:
-        """Sync what is before an offset, unless every append does that."""
+        """Make sure that what readers saw before the offset survives a power cut, unless every append does that."""
         if not self._always:
-            self.write(name, number, lambda partition: partition.sync_through(offset))
+            with contextlib.suppress(NotFound):
+                self.write(name, number, lambda partition: partition.sync_through(offset))
 
     def forget_position(self, name: str, subscription: str) -> None:
         self.check_writable()

@@ -16,9 +16,10 @@ from typing import Final, NoReturn
 import msgspec
 
 from heliograph.disk import Disk, explain
+from heliograph.engine import kinds, queueworkers
 from heliograph.engine.members import live_members
 from heliograph.engine.port import Kind, MemberInfo, Position
-from heliograph.errors import ConfigError, Damaged, SubscriptionBusy
+from heliograph.errors import Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
@@ -47,6 +48,15 @@ def taken(lock: FileLock) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+def _busy(lock: FileLock, channel: str, subscription: str) -> SubscriptionBusy:
+    holder = lock.noted() or "another process"
+    lock.release()
+    return SubscriptionBusy(
+        f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
+        "Close that one first, or subscribe under another name."
+    )
 
 
 class Positions:
@@ -88,26 +98,14 @@ class Positions:
 
     def kind(self, channel: str, subscription: str) -> Kind:
         """What it is; a subscription that has not said so is a plain one."""
-        path = self.directory(channel, subscription) / "kind.json"
-        try:
-            return _decode_kind(self._disk.read_file(path)).kind
-        except FileNotFoundError:
-            return "plain"
-        except msgspec.MsgspecError as error:
-            raise Damaged(f"{path} cannot be read ({error}). Forget the subscription, or restore the file.") from None
+        return kinds.kind(self.directory(channel, subscription), self._disk)
 
     def claim_kind(self, channel: str, subscription: str, kind: Kind) -> None:
         """Say what it is if it is new; refuse if it is something else. The caller holds its lease."""
         directory = self.directory(channel, subscription)
-        known = self.kind(channel, subscription)
-        if known == kind:
-            return
-        if known != "plain" or any(entry.removesuffix(".json").isdigit() for entry in self._disk.listdir(directory)):
-            raise ConfigError(
-                f"subscription '{subscription}' of '{channel}' is {_CALLED[known]}, not {_CALLED[kind]}. "
-                "Use another name, or forget it first."
-            )
-        self._disk.replace_file(directory / "kind.json", msgspec.json.encode(_KindFile(kind)) + b"\n")
+        kinds.check(directory, kind, self._disk)
+        if kind != self.kind(channel, subscription):
+            kinds.save(directory, {"kind": kind}, self._disk)
 
     def forget(self, channel: str, subscription: str) -> None:
         """Remove a subscription; the caller holds its lease."""
@@ -184,8 +182,12 @@ class Positions:
         return live_members(self.directory(channel, subscription), self._disk)
 
     def live(self, channel: str, subscription: str) -> bool:
-        """Whether somebody holds the lease now, alone or as one of a group."""
-        return self._held(channel, subscription) or bool(self.members(channel, subscription))
+        """Whether somebody holds the lease now: alone, or as a worker of a group or a queue."""
+        return (
+            self._held(channel, subscription)
+            or bool(self.members(channel, subscription))
+            or bool(queueworkers.living(self.directory(channel, subscription), self._disk))
+        )
 
     def _held(self, channel: str, subscription: str) -> bool:
         try:

@@ -9,7 +9,26 @@ import msgspec
 
 from heliograph.engine.port import Kind, MemberInfo
 from heliograph.log.channel import ChannelSettings
-from heliograph.station.stats import PartitionStats
+
+
+class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a channel."""
+
+    partition: int
+    first: int
+    """Smallest offset that is left."""
+    next: int
+    """The offset the next message gets."""
+    messages: int
+    """Offsets between the two."""
+    bytes: int
+    """What its segments take on disk."""
+    segments: int
+    """Segment files."""
+    unsynced_bytes: int
+    """Written but not known to be on disk."""
+    fenced: bool
+    """A sync failed; publishing is refused until it is repaired."""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +63,61 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     saved: datetime | None
     kind: Kind = "plain"
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker of a queue."""
+
+    name: str
+    """The number of its process, and something random."""
+    live: bool
+    """Whether it is there; what a dead one held is handed to others at once."""
+    leases: int
+    """How many messages it has."""
+
+
+class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a queue that was handed out and is not acknowledged."""
+
+    partition: int
+    """Its partition."""
+    offset: int
+    """Its place."""
+    deliveries: int
+    """How often it was handed out."""
+    state: str
+    """"leased", "delayed" (given back, until its time comes) or "visible" (whoever asks next gets it)."""
+    worker: str | None
+    """Who has it."""
+    left_s: float
+    """Until the lease runs out, or the delay is over."""
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is now, whoever works for it."""
+
+    channel: str
+    """Its channel."""
+    name: str
+    """Its name."""
+    depth: int
+    """Messages that wait to be handed out, delayed ones included."""
+    in_flight: int
+    """Messages that are leased to workers."""
+    delayed: int
+    """Messages given back that wait for their time."""
+    oldest_s: float | None
+    """Age of the oldest message that is not acknowledged; None when there is none."""
+    visibility_s: float
+    """How long a lease lasts unless it is extended."""
+    max_in_flight: int
+    """Most messages that are leased at once."""
+    max_deliveries: int
+    """How often a message is handed out before it becomes a dead letter."""
+    workers: list[WorkerInfo]
+    """Who works for it, in all processes, and dead ones that still hold something."""
+    leases: list[LeaseInfo]
+    """What is on its way, the oldest first; only for one queue, and no more than a thousand."""
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from heliograph.log import segments
 from heliograph.log.census import Census
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, check_name
-from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SubscriptionInfo
+from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, PartitionStats, SubscriptionInfo
 from heliograph.station.reader import message_at
-from heliograph.station.stats import ChannelStats, Meters, PartitionStats
+from heliograph.station.stats import ChannelStats, Meters
 
 
 class Observer:

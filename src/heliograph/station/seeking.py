@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
@@ -14,9 +15,16 @@ from heliograph.station.starts import Start, partitions_for, resolve
 
 
 def seek(
-    engine: FilesEngine, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False
+    engine: FilesEngine,
+    channel: str,
+    name: str,
+    to: Start,
+    *,
+    partition: int | None = None,
+    dry_run: bool = False,
+    then: Callable[[dict[int, int]], None],
 ) -> SeekResult:
-    """Move it, or only say what that would do. Holds its lease meanwhile."""
+    """Move it, or only say what that would do. Holds its lease meanwhile; a queue is told, too (``then``)."""
     check_name(channel)
     check_name(name, "subscription")
     engine.check_writable()
@@ -29,6 +37,8 @@ def seek(
     lease = engine.subscription_lease(channel, name)
     try:
         parts = [_move(engine, channel, name, number, target, dry_run) for number, target in targets.items()]
+        if not dry_run and engine.positions.kind(channel, name) == "queue":
+            then(targets)
     finally:
         lease.release()
     if not dry_run:

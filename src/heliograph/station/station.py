@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +26,7 @@ from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.info import ChannelInfo, GroupInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.observer import Observer
 from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
@@ -40,10 +40,12 @@ from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from heliograph.delivery.queues import Queue
     from heliograph.schedule.cron import Missed
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.times import Span
     from heliograph.schedule.waiting import Scheduled
+    from heliograph.station.queues import Queues
 
 Handler = Callable[[Any], Any]
 
@@ -109,6 +111,8 @@ class Station:
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
+        self._pulled: set[Queue] = set()
+        self._queues_made: Queues | None = None
         self._lock = threading.Lock()
         self._opened_s = clock.monotonic()
         self._always = config.storage.durability == "always"
@@ -283,6 +287,10 @@ class Station:
         on_gap: OnGap | None = None,
         paused: bool = False,
         event_loop: Any = None,
+        queue: bool = False,
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
     ) -> Subscription:
         """Call ``handler`` with every message of a channel, at least once, in order within a partition.
 
@@ -292,8 +300,20 @@ class Station:
 
         With ``group=True`` any number of workers, in threads and processes, may subscribe under the name; each
         delivers some of the partitions, and the others take over those of a worker that leaves or dies.
+        With ``queue=True`` it is one of any number of workers of a queue: each message goes to one of them, in any
+        order, leased for ``visibility_s`` and for as long as the handler runs. The last three are the queue's
+        settings, for all workers; see :meth:`queue`.
         """
         check_name(channel)
+        wanted = {"visibility_s": visibility_s, "max_in_flight": max_in_flight, "max_deliveries": max_deliveries}
+        if queue:
+            return self._keep(self._queues.subscribe(
+                channel, handler, name=name, start=start, wanted=wanted, batch=batch, concurrency=concurrency,
+                retry=retry, timeout_s=timeout_s, overflow=overflow, on_gap=on_gap, paused=paused,
+                event_loop=event_loop, forget=self.forget, on_closed=self._on_closed,
+            ))  # fmt: skip
+        if any(value is not None for value in wanted.values()):
+            raise ConfigError("visibility_s, max_in_flight and max_deliveries are for queues: add queue=True")
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
@@ -309,10 +329,81 @@ class Station:
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
             event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
         )  # fmt: skip
+        return self._keep(subscription)
+
+    def _keep(self, subscription: Subscription) -> Subscription:
         with self._lock:
             if not subscription.closed:
                 self._subscriptions.add(subscription)
         return subscription
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    @explaining("cannot open the queue")
+    def queue(
+        self,
+        channel: str,
+        name: str,
+        *,
+        start: Start = "new",
+        visibility_s: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        max_deliveries: int | None = None,
+        on_gap: OnGap | None = None,
+    ) -> Queue:
+        """Become a worker of a queue and pull its messages, each leased to one worker and acknowledged by itself.
+
+        A new queue begins at ``start``. Its settings are kept with it and hold for all workers; None leaves them
+        as they are.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station, station.queue("images", "resize") as queue:
+        ...     receipt = station.publish("images", {"file": "cat.png"})
+        ...     for job in queue.receive(max_messages=10, wait_s=5):
+        ...         print(job.message.data["file"], job.deliveries)
+        ...         job.ack()
+        cat.png 1
+        """
+        wanted = {"visibility_s": visibility_s, "max_in_flight": max_in_flight, "max_deliveries": max_deliveries}
+        queue = self._queues.pull(channel, name, start=start, wanted=wanted, on_gap=on_gap, closed=self._pulled.discard)
+        self._pulled.add(queue)
+        return queue
+
+    @property
+    def _queues(self) -> Queues:
+        """Made when the first queue is asked for: SQLite takes time to load."""
+        if self._queues_made is None:
+            from heliograph.station.queues import Queues
+
+            with self._lock:
+                if self._queues_made is None:
+                    self._queues_made = Queues(
+                        self.engine, self._flusher, self._publish_dead_letter, self._recent_dead_letters,
+                        self._default_retry(), self.engine.ensure,
+                    )  # fmt: skip
+        return self._queues_made
+
+    @explaining("cannot list the queues")
+    def queues(self, channel: str | None = None) -> list[QueueInfo]:
+        """Every queue, of one channel or of all."""
+        return self._queues.infos(check_name(channel) if channel is not None else None)
+
+    @explaining("cannot look at the queue")
+    def queue_info(self, channel: str, name: str) -> QueueInfo:
+        """One queue as it is now, with its leases."""
+        return self._queues.info(channel, name)
+
+    @explaining("cannot release")
+    def release(
+        self, channel: str, name: str, *, worker: str | None = None, partition: int = 0, offset: int | None = None
+    ) -> int:
+        """Take leases of a queue away: of one message, of a worker, or all. Somebody else gets them; how many."""
+        return self._queues.release(channel, name, worker, None if offset is None else (partition, offset))
+
+    @explaining("cannot requeue")
+    def requeue(self, channel: str, name: str, places: Iterable[tuple[int, int]]) -> int:
+        """Hand messages of a queue out again that are done: (partition, offset) of each; how many there were."""
+        return self._queues.requeue(channel, name, places)
 
     def _default_retry(self) -> Retry:
         settings = self.config.subscribers
@@ -475,7 +566,10 @@ class Station:
 
         All of its partitions, or one; an offset means a place in one only. ``dry_run=True`` says what it would do.
         """
-        return seek(self.engine, channel, name, to, partition=partition, dry_run=dry_run)
+        return seek(
+            self.engine, channel, name, to, partition=partition, dry_run=dry_run,
+            then=lambda targets: self._queues.reset(channel, name, targets),
+        )  # fmt: skip
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
@@ -510,6 +604,7 @@ class Station:
             scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
+            queues=self.queues(),
         )  # fmt: skip
 
     @explaining("cannot sync")
@@ -533,6 +628,8 @@ class Station:
             subscription.pause()  # all at once; each then has only its current message to finish
         for subscription in live:
             subscription.close()
+        for queue in list(self._pulled):
+            queue.close()
         self._flusher.close()
         self._lookout.close()
         self._upkeep.close()

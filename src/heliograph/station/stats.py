@@ -9,26 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from heliograph.delivery.statistics import Histogram, LatencyStats, SubscriptionStats
-
-
-class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition of a channel."""
-
-    partition: int
-    first: int
-    """Smallest offset that is left."""
-    next: int
-    """The offset the next message gets."""
-    messages: int
-    """Offsets between the two."""
-    bytes: int
-    """What its segments take on disk."""
-    segments: int
-    """Segment files."""
-    unsynced_bytes: int
-    """Written but not known to be on disk."""
-    fenced: bool
-    """A sync failed; publishing is refused until it is repaired."""
+from heliograph.station.info import PartitionStats, QueueInfo
 
 
 class ChannelStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +69,8 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Each channel."""
     subscriptions: list[SubscriptionStats]
     """Each partition of each live subscription of this process."""
+    queues: list[QueueInfo]
+    """Each queue, whoever works for it."""
 
 
 class ChannelMeter:

@@ -1,0 +1,100 @@
+"""The ordinary position of a queue: its floor, below which everything is acknowledged.
+
+Retention, lag and listings read it as that of any subscription. It is saved now and then; the queue's own state is
+the truth. Processes take turns, so that an older floor is never written over a newer one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from heliograph.delivery.deadletter import describe
+from heliograph.delivery.queues.shelf import Shelf
+from heliograph.engine.port import Position
+from heliograph.log.locks import FileLock
+from heliograph.message import Message
+
+if TYPE_CHECKING:
+    from heliograph.delivery.positions import Flusher
+    from heliograph.delivery.queues.ledger import Ledger
+    from heliograph.engine.files import FilesEngine
+
+LOCK_S = 10.0
+logger = logging.getLogger("heliograph.delivery")
+
+
+class Floors:
+    """Saves the floors of one queue's partitions; one per process, kept by the station's flusher."""
+
+    def __init__(self, engine: FilesEngine, ledger: Ledger, channel: str, name: str) -> None:
+        self.listed = False
+        self.errors = 0
+        self.saved: dict[int, int] = {}
+        self._engine = engine
+        self._ledger = ledger
+        self._channel = channel
+        self._name = name
+        self._moved = True
+        self._mutex = threading.Lock()
+
+    def move(self, flusher: Flusher) -> None:
+        """Something was acknowledged."""
+        self._moved = True
+        flusher.touch(self)
+
+    def save_all(self) -> None:
+        """Save whatever differs, or raise."""
+        with self._mutex:
+            self._save()
+
+    def settled(self) -> bool:
+        """Whether there is nothing left to save."""
+        return not self._moved
+
+    def save(self) -> bool:
+        """Save what moved. False: it could not be saved, try again."""
+        with self._mutex:
+            if not self._moved:
+                return True
+            self._moved = False
+            try:
+                self._save()
+            except Exception as error:  # noqa: BLE001 - a full disk must not end the delivery
+                self._moved = not self._engine.closed
+                self.errors += 1
+                logger.error("the floor of queue %s of %s is not saved: %s", self._name, self._channel, describe(error))
+                return False
+            return True
+
+    def _save(self) -> None:
+        directory = self._engine.positions.directory(self._channel, self._name)
+        lock = FileLock(directory / "floor.lock", self._engine.disk)
+        try:
+            lock.exclusive(self._engine.clock, LOCK_S)
+            for number, offset in self._ledger.floors().items():
+                if self.saved.get(number) != offset:
+                    self._save_one(number, offset)
+                    self.saved[number] = offset
+        finally:
+            lock.release()
+
+    def _save_one(self, number: int, offset: int) -> None:
+        life = self._engine.incarnation(self._channel)
+        shelf = Shelf(self._engine, self._channel)
+        try:
+            position = Position(life, offset, _id_before(shelf, number, offset), self._ledger.wall_us())
+            self._engine.save_position(self._channel, self._name, number, position)
+            following = self._ledger.reached()[0][number]
+            anchor = _id_before(shelf, number, following)
+            if anchor:
+                self._ledger.anchor(number, following, anchor)
+        finally:
+            shelf.close()
+
+
+def _id_before(shelf: Shelf, partition: int, offset: int) -> str:
+    """The id of the message before an offset, to recognise the log by; empty if there is none."""
+    found = shelf.find(partition, offset - 1, again=True) if offset else None
+    return found.id if isinstance(found, Message) else ""
