@@ -19,6 +19,7 @@ from heliograph.limits import PARTITIONS_MAX
 from heliograph.log import channel as channels
 from heliograph.station import Station
 from heliograph.station.station import open_station
+from tests.proof.tools import eventually
 from tests.spread import put
 
 CHANNEL = "readings"
@@ -316,3 +317,15 @@ def test_deleting_tells_every_process_that_has_a_partition_open(root: Path, stat
         for number in range(3):
             with pytest.raises(hg.NotFound):
                 put(other, CHANNEL, number, 2)
+
+
+def test_more_partitions_are_subscribed_than_may_be_open(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Waiting readers keep theirs open, the others are closed and opened again under each other's hands."""
+    with hg.open(root, name="host1", open_partitions_max=4) as station:
+        station.create_channel(CHANNEL, partitions=24)
+        got: list[Any] = []
+        with station.subscribe(CHANNEL, got.append):
+            for number in range(72):
+                put(station, CHANNEL, number % 24, number)
+            eventually(lambda: len(got) == 72)
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]

@@ -471,9 +471,14 @@ class FilesEngine:
             with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
                 entry.log.sync_through(entry.log.limit(synced=False).next)
 
-    def wake(self, name: str) -> None:
-        """End every wait of this process on the channel."""
-        for entry in self._open.all(name):
+    def wake(self, name: str, number: int | None = None) -> None:
+        """End every wait of this process on the channel, or on one of its partitions."""
+        if number is None:
+            entries = self._open.all(name)
+        else:
+            known = self._open.known.get((name, number))
+            entries = [] if known is None else [known]
+        for entry in entries:
             entry.log.news.wake()
 
     def offset_at(self, name: str, number: int, moment_us: int) -> int:
