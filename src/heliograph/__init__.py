@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.waiting import Scheduled
 
 if sys.platform == "win32":  # pragma: no cover
     raise ImportError(
@@ -39,9 +41,12 @@ from heliograph.errors import (
     MessageTooLarge,
     NotFound,
     OutcomeUnknown,
+    OutOfSequence,
     PayloadMismatch,
+    ProducerFenced,
     ReadOnly,
     RetryLater,
+    SchemaConflict,
     StationClosed,
     StorageError,
     SubscriptionBusy,
@@ -51,7 +56,17 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.atomic import Step
+from heliograph.station.info import (
+    ChannelInfo,
+    GroupInfo,
+    GroupPartition,
+    SeekResult,
+    SubscriptionInfo,
+    Trimmed,
+    TypeInfo,
+)
+from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -59,16 +74,26 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Load the asyncio side when it is first used: asyncio alone doubles the time of an import."""
-    if name in ("AsyncStation", "AsyncSubscription", "open_async"):
+    if name in ("AsyncProducer", "AsyncStation", "AsyncStep", "AsyncSubscription", "open_async"):
         from heliograph import aio
 
         return getattr(aio, name)
+    if name == "Scheduled":
+        from heliograph.schedule.waiting import Scheduled
+
+        return Scheduled
+    if name == "Schedule":
+        from heliograph.schedule.recurring import Schedule
+
+        return Schedule
     raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
 
 
 __all__ = [
     "AlreadyExists",
+    "AsyncProducer",
     "AsyncStation",
+    "AsyncStep",
     "AsyncSubscription",
     "Busy",
     "ChannelInfo",
@@ -89,22 +114,30 @@ __all__ = [
     "Message",
     "MessageTooLarge",
     "NotFound",
+    "OutOfSequence",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Producer",
+    "ProducerFenced",
     "ReadOnly",
     "Receipt",
     "Retry",
     "RetryLater",
+    "Schedule",
+    "Scheduled",
+    "SchemaConflict",
     "SeekResult",
     "Station",
     "StationClosed",
     "StationStats",
+    "Step",
     "StorageError",
     "Subscription",
     "SubscriptionBusy",
     "SubscriptionInfo",
     "SubscriptionStats",
     "Trimmed",
+    "TypeInfo",
     "UnsupportedFormat",
     "WrongStation",
     "correlation",

@@ -124,6 +124,10 @@ class Payloads:
             lines.append(line)
         return names, lines
 
+    def type_of(self, data: Any) -> str:
+        """The type of data that nothing is said about: that of its class, or the default one."""
+        return self._names.get(type(data)) or DEFAULT_TYPE
+
     def _infer(self, data: Any) -> str:
         name = self._names.get(type(data), DEFAULT_TYPE)
         if not name:
@@ -167,6 +171,16 @@ def check_type_name(type_name: object) -> None:
         raise InvalidMessage(f"the type name has {len(type_name)} characters; {TYPE_NAME_CHARS_MAX} are allowed")
     if not type_name.isprintable():
         raise InvalidMessage(f"the type name {type_name!r} holds characters that cannot be printed")
+
+
+def next_version(type_name: str) -> str:
+    """The name for a type that changed too much for its old one.
+
+    >>> next_version("com.example.alert.v1")
+    'com.example.alert.v2'
+    """
+    stem, _, number = type_name.rpartition(".v")
+    return f"{stem}.v{int(number) + 1}" if number.isdecimal() else f"{type_name}.v2"
 
 
 def encode(data: Any) -> bytes:
@@ -220,7 +234,13 @@ def _msgspec_entry(cls: Any) -> _Registered:
         except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is a DecodeError
             raise PayloadMismatch(str(error)) from error
 
-    return _Registered(cls, check_and_encode, decode_or_mismatch, lambda: msgspec.json.schema(cls))
+    return _Registered(cls, check_and_encode, decode_or_mismatch, functools.partial(_msgspec_schema, cls))
+
+
+def _msgspec_schema(cls: Any) -> dict[str, Any]:
+    from heliograph.schemas import schema_of
+
+    return schema_of(cls)
 
 
 def _pydantic_entry(cls: Any) -> _Registered:

@@ -12,9 +12,9 @@ import pytest
 import heliograph as hg
 from heliograph.admin import dead
 from heliograph.station import Station
+from tests.opening import Opener
 from tests.proof.tools import eventually
 from tests.spread import fill, put
-from tests.station.conftest import Opener
 
 CHANNEL = "readings"
 

@@ -15,9 +15,9 @@ import pytest
 import heliograph as hg
 from heliograph.admin import backup, dead, restore, transfer, verify
 from heliograph.station import Station
+from tests.opening import Opener
 from tests.proof.tools import eventually
 from tests.spread import fill, put
-from tests.station.conftest import Opener
 
 CHANNEL = "readings"
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

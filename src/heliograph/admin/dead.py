@@ -30,6 +30,7 @@ from heliograph.admin.letters import (
     summary,
 )
 from heliograph.admin.where import Where
+from heliograph.disk import Disk
 from heliograph.errors import Busy, InvalidMessage, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import retention, segments
@@ -191,6 +192,7 @@ class _Replay:
             fields["replaycount"] = _raw(letter.replays + 1)
             fields["replayletter"] = _raw(letter.id)
             fields.pop("time", None)
+            fields.pop("expires", None)  # who replays wants it delivered
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
@@ -314,17 +316,20 @@ def _drop_empty_segments(station: Station, dead: str) -> None:
     if dead not in engine.channel_names() or engine.positions.names(dead):
         return
     with engine.without_upkeep():
-        partition = engine.writer(dead, 0)
-        directory = partition.place.directory
-        empty: list[retention.Sealed] = []
-        for sealed in retention.survey(directory, partition.fields().base, engine.disk):
-            reader = segments.open_segment(directory, sealed.base, engine.disk)
-            with contextlib.closing(reader):
-                if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
-                    break
-            empty.append(sealed)
-        retention.delete(partition, empty, engine.disk)
+        engine.write(dead, 0, lambda partition: _drop_empty_beginning(partition, engine.disk))
         engine.forget_batches(dead, 0)
+
+
+def _drop_empty_beginning(partition: Partition, disk: Disk) -> None:
+    directory = partition.place.directory
+    empty: list[retention.Sealed] = []
+    for sealed in retention.survey(directory, partition.fields().base, disk):
+        reader = segments.open_segment(directory, sealed.base, disk)
+        with contextlib.closing(reader):
+            if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
+                break
+        empty.append(sealed)
+    retention.delete(partition, empty, disk)
 
 
 def export(

@@ -16,6 +16,7 @@ import msgspec
 from heliograph.admin import Progress
 from heliograph.admin.mend import Mender
 from heliograph.admin.positions import check_positions
+from heliograph.admin.types import check_types
 from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, segments
 from heliograph.log.head import FENCED
@@ -24,7 +25,9 @@ from heliograph.log.inspection import Segment
 from heliograph.log.redact import INTENT
 from heliograph.station import Station
 
-Kind = Literal["index", "frames", "head", "names", "batch", "channel", "position", "fence", "redaction", "leftover"]
+Kind = Literal[
+    "index", "frames", "head", "names", "batch", "channel", "position", "type", "fence", "redaction", "leftover"
+]
 LOOKS = 4
 """What another process is changing just now looks wrong for a moment: trouble is believed when it stays."""
 
@@ -102,16 +105,18 @@ class VerifyReport(msgspec.Struct, kw_only=True):
 
 
 class _Meter:
-    """Turns the bytes of many segments into one progress."""
+    """Turns the bytes of many segments into one progress, which never goes back though some are looked at again."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
+        self._shown = 0
 
     def within(self, done: int, size: int, stored: int) -> None:
         if self._progress is not None:
-            self._progress(min(self._total, self._done + stored * done // max(1, size)), self._total)
+            self._shown = max(self._shown, min(self._total, self._done + stored * done // max(1, size)))
+            self._progress(self._shown, self._total)
 
     def finish(self, stored: int) -> None:
         self._done += stored
@@ -189,6 +194,10 @@ class _Channel:
         report.troubles += [
             Trouble(kind="position", path=path, what=what, derived=False, repaired=repaired)
             for path, what, repaired in check_positions(self._engine, self._name, repair=self._mender is not None)
+        ]
+        report.troubles += [
+            Trouble(kind=kind, path=path, what=what, derived=kind == "leftover", repaired=repaired)
+            for kind, path, what, repaired in check_types(self._engine, self._name, repair=self._mender is not None)
         ]
         report.ok = all(part.ok for part in report.partitions) and all(one.repaired for one in report.troubles)
         return report

@@ -160,6 +160,7 @@ helio channels create alerts
 helio channels create logs --retention-age 7d --compress
 helio channels create jobs --retention-once-read
 helio channels create readings --partitions 8
+helio channels create prices --retention-compact    # the latest of each key
 """,
 )
 @channel_argument

@@ -17,17 +17,26 @@ from heliograph.cli import (
     init,
     pub,
     read,
+    schedule,
     settings,
     stats,
     sub,
     subscriptions,
     transfer,
+    types,
     verify,
 )
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
     "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
-    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, groups.groups, dead.dead],
+    "Channels and subscriptions": [
+        channels.channels,
+        types.types,
+        subscriptions.subscriptions,
+        groups.groups,
+        dead.dead,
+        schedule.schedule,
+    ],
     "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }

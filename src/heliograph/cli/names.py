@@ -40,6 +40,7 @@ class Channel(Name):
 CHANNEL: Final = Channel("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
+SCHEDULE: Final = Name("schedule")
 
 partition_option = click.option(
     "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition.  [default: all]"

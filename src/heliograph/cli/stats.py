@@ -57,14 +57,16 @@ def _print_once(common: Common, station: Station) -> None:
     if common.json:
         output.document(_json(numbers, subscriptions))
         return
+    _print_heading(numbers)
     for at, (columns, rows) in enumerate(_tables(numbers, subscriptions)):
-        print() if at else _print_heading(numbers)
+        print() if at else None
         output.table(columns, rows)
 
 
 def _print_heading(numbers: StationStats) -> None:
     total = sum(channel.bytes for channel in numbers.channels)
-    print(f"station {numbers.name} in {numbers.path}: {output.size(total)}, durability {numbers.durability}")
+    waiting = f", {output.several(numbers.scheduled, 'message')} scheduled" if numbers.scheduled else ""
+    print(f"station {numbers.name} in {numbers.path}: {output.size(total)}, durability {numbers.durability}{waiting}")
     print() if numbers.channels else print("no channels yet")
 
 

@@ -70,6 +70,13 @@ class Lanes(ABC):
         with self._changed:
             self._window.advance(max(reach, self._window.reach))
 
+    def rewind(self, reach: int) -> None:
+        """Begin again at an earlier offset. Everything that was handed out is done."""
+        with self._changed:
+            self._window.rewind(reach)
+            for lane in self.lanes:
+                lane.rewind(reach)
+
     def begin(self) -> None:  # noqa: B027 - nothing to start unless there are several
         """Start. Called once, by the loop, in its thread."""
 

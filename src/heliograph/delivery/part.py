@@ -12,7 +12,7 @@ from heliograph.clock import Clock, to_us
 from heliograph.delivery.assembly import make_lanes
 from heliograph.delivery.control import Control, delivering
 from heliograph.delivery.deadletter import DeadLetters, describe, is_dead_letter_channel
-from heliograph.delivery.lane import Terms
+from heliograph.delivery.lane import Life, Terms
 from heliograph.delivery.loop import Backlog, Loop
 from heliograph.delivery.positions import Flusher, Positions
 from heliograph.delivery.statistics import Counters, SubscriptionStats, add_up
@@ -167,6 +167,7 @@ class Part:
             timeouts=counted.timeouts,
             dead_letters=counted.dead_letters,
             dropped=counted.dropped,
+            expired=counted.expired,
             missing=counted.missing,
             position=position,
             saved_position=None if loop.positions is None else loop.positions.saved,
@@ -236,7 +237,7 @@ def make_part(
         partition=partition,
         name=name,
         worker=plan.worker,
-        incarnation=incarnation,
+        life=Life(incarnation),
         batch=plan.batch,
         retry=plan.retry,
         letters=None if is_dead_letter_channel(channel) else letters,

@@ -87,6 +87,13 @@ class Positions:
             self._failures = 0
             return True
 
+    def rewind(self, offset: int) -> None:
+        """The log was cut there: what is known of later messages is about others. Called by the loop."""
+        with self._lock:
+            self._batches.clear()
+            self._expected = offset
+            self.saved = None
+
     def settled(self) -> bool:
         """Whether there is nothing left to save until the next batch."""
         return self._sealed or (self.saved is not None and self.saved >= self._expected)

@@ -101,6 +101,7 @@ class Counters:
         "dead_letters",
         "delivered",
         "dropped",
+        "expired",
         "failed",
         "latency",
         "missing",
@@ -114,6 +115,7 @@ class Counters:
         self.retries = 0
         self.dead_letters = 0
         self.dropped = 0
+        self.expired = 0
         self.missing = 0
         self.timeouts = 0
         self.latency = Histogram()
@@ -128,6 +130,7 @@ def add_up(parts: Iterable[Counters]) -> Counters:
         total.retries += part.retries
         total.dead_letters += part.dead_letters
         total.dropped += part.dropped
+        total.expired += part.expired
         total.missing += part.missing
         total.timeouts += part.timeouts
         total.latency.merge(part.latency)
@@ -156,6 +159,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages and lines that went to the dead letters."""
     dropped: int
     """Messages skipped by ``drop_oldest`` or ``drop_newest``."""
+    expired: int
+    """Messages not delivered because their ``ttl`` was over."""
     missing: int
     """Offsets that can not be delivered: damaged, or trimmed before they were read."""
     position: int
@@ -192,6 +197,7 @@ def together(
         timeouts=counted.timeouts,
         dead_letters=counted.dead_letters,
         dropped=counted.dropped,
+        expired=counted.expired,
         missing=counted.missing,
         position=sum(part.position for part in parts),
         saved_position=sum(saved) if saved else None,

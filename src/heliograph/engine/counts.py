@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
+from heliograph.errors import StorageError
 from heliograph.limits import WAIT_SLICE_S
 
 
@@ -34,15 +35,18 @@ class PartitionCounts:
         entry = self._opened.known.get((channel, 0))
         generation = _generation(entry)
         known = self._known.get(channel)
-        if (
-            known is not None
-            and known.generation == generation
-            and known.entry is entry
-            and time.monotonic() < known.until
-        ):
+        same = known is not None and known.generation == generation and known.entry is entry
+        if known is not None and same and time.monotonic() < known.until:
             return known.partitions
-        self.forget(channel)
-        count = self._read(channel)  # after the generation: if it moves meanwhile, the next call reads again
+        try:
+            count = self._read(channel)  # after the generation: if it moves meanwhile, the next call reads again
+        except StorageError:  # too many open files, say: what is open already can still be appended to
+            if known is not None and same and entry is not None:
+                return known.partitions
+            raise
+        except BaseException:
+            self.forget(channel)
+            raise
         self._known[channel] = _Known(count, entry, generation, time.monotonic() + WAIT_SLICE_S)
         return count
 

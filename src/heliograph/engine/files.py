@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
-from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk
+from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk, explaining
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
@@ -24,6 +24,9 @@ from heliograph.engine.groups import Bells, Membership
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
+from heliograph.engine.producers import Producers
+from heliograph.engine.schemas import Schemas
+from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
 from heliograph.errors import (
     AlreadyExists,
@@ -65,10 +68,13 @@ class _Channel:
         self._engine = engine
         self._name = name
 
+    @explaining("cannot read the channel's description")
     def identity(self) -> Identity:
+        self._engine.layout += 1
         file = self._engine.describe(self._name)
         settings = self._engine.settings(file)
         origin = f"{self._engine.name}.{file.incarnation}".encode()
+        self._engine.saw_life(self._name, file.incarnation)
         return Identity(origin, settings.segment_bytes or 0, int((settings.segment_age_s or 0) * 1e6))
 
     def lost(self, partition: int, report: recovery.Recovered) -> None:
@@ -109,6 +115,12 @@ class FilesEngine:
         )  # fmt: skip
         self.name = self.directory.station.name
         self.positions = Positions(root, disk)
+        self.producers = Producers(self, config.publishing.producers_max)
+        self.steps = Steps(self)
+        self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
+        self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
+        self.on_new_life: Callable[[str], None] = lambda _: None
+        self._lives: dict[str, str] = {}
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
@@ -123,6 +135,14 @@ class FilesEngine:
         if storage.durability == "interval" and not read_only:
             self._syncer = Syncer(storage.sync_interval_ms / 1000, self.open_partitions)
         _engines.add(self)
+        if not read_only:
+            self._finish_steps()
+
+    def _finish_steps(self) -> None:
+        try:
+            self.steps.recover()
+        except HeliographError as error:  # a fenced log: opening must be possible all the same, to repair it
+            logger.error("an atomic step of a dead process cannot be finished yet: %s", error)
 
     # -- channels -------------------------------------------------------------------------------------------
 
@@ -248,12 +268,31 @@ class FilesEngine:
             raise NotFound(f"channel '{name}' has no partition {number!r}: it has {there}")
         return number
 
+    def barrier(self, name: str, number: int) -> None:
+        """Wait for whoever appends now; what is written by then is synced."""
+        self.write(name, number, Partition.settle)
+
     def new_incarnation(self, name: str, why: str) -> None:
         """Give a channel a new life. The caller holds the partition's lock or is alone, and moves the generation."""
         with self._rewriting(name) as file:
             fresh = msgspec.structs.replace(file, incarnation=channels.new_incarnation())
             channels.save(self.root, fresh, self.disk)
         self.audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
+
+    def saw_life(self, name: str, incarnation: str) -> None:
+        """A partition was opened: if the channel was made anew since the last time, say so."""
+        if self._lives.setdefault(name, incarnation) != incarnation:
+            self._lives[name] = incarnation
+            self.on_new_life(name)
+
+    def ensure(self, name: str) -> None:
+        """Make the channel if it is not there and that is allowed."""
+        try:
+            self.describe(name)
+        except NotFound:
+            if self.read_only or not self.config.storage.auto_create:
+                raise
+            self.create(name)
 
     def incarnation(self, name: str) -> str:
         return self.describe(name).incarnation
@@ -275,6 +314,7 @@ class FilesEngine:
             self.drop_closed(name, number)
         self._counts.forget(name)
         self.positions.forget_channel(name)
+        self.producers.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
 
     # -- partitions -------------------------------------------------------------------------------------------
@@ -304,6 +344,7 @@ class FilesEngine:
             raise
         commit = GroupCommit(
             partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
+            wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
         return OpenPartition(partition, commit)
@@ -312,9 +353,7 @@ class FilesEngine:
         self._counts.forget(name)  # it may have been made anew, with fewer
         if channels.channel_path(self.root, name).is_dir():
             raise NotFound(f"channel '{name}' has no partition {number}")
-        raise NotFound(
-            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
-        )
+        raise channels.no_channel(self.root, name)
 
     def writer(self, name: str, number: int) -> Partition:
         """The writing side of a partition, as long as it stays open: see `write`."""
@@ -341,9 +380,11 @@ class FilesEngine:
             name, lambda: self._open.use(name, number, lambda found: self._append(found, ticket, wait_s))
         )
 
-    def writer_or_new(self, name: str, number: int) -> Partition:
-        """The writing side of a partition; the channel is made if that is allowed."""
-        return self._creating(name, lambda: self.writer(name, number))
+    def appender(self, name: str, number: int) -> Partition | GroupCommit:
+        """What appends single messages as durably as the station promises; the channel is made if that is allowed."""
+        self.check_writable()
+        entry = self._creating(name, lambda: self._open.get(name, number))
+        return entry.commit if self._always and entry.commit is not None else _writing_side(entry)
 
     def drop_closed(self, name: str, number: int) -> None:
         """Forget a partition that turned out to be deleted (or closed) meanwhile."""
@@ -358,6 +399,8 @@ class FilesEngine:
         else:
             assert isinstance(entry.log, Partition)
             entry.log.append((ticket,))
+            if ticket.refused is not None:
+                raise ticket.refused
         return ticket.first
 
     def submit(self, name: str, number: int, ticket: Ticket) -> None:
@@ -471,6 +514,10 @@ class FilesEngine:
             with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
                 entry.log.sync_through(entry.log.limit(synced=False).next)
 
+    def watch(self, path: Path, callback: Callable[[], None]) -> None:
+        """Call back, in a thread of the engine's, whenever somebody writes to the file."""
+        self._watcher.watch(path, callback)
+
     def wake(self, name: str, number: int | None = None) -> None:
         """End every wait of this process on the channel, or on one of its partitions."""
         if number is None:
@@ -512,15 +559,25 @@ class FilesEngine:
     # -- positions and leases -----------------------------------------------------------------------------------
 
     def load_position(self, name: str, subscription: str, number: int) -> Position | None:
-        return self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
+        """Where to begin, for whoever takes a partition of a subscription over."""
+        if not self.read_only:
+            self.steps.recover()  # a step that a dead subscriber began may have moved its position
+        position = self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
+        self.steps.loaded(name, subscription, number, position)
+        return position
 
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
-        if not self._always:
-            with contextlib.suppress(NotFound):
-                self.write(name, number, lambda partition: partition.sync_through(position.offset))
+        position = self.steps.not_before(name, subscription, number, position)
+        with contextlib.suppress(NotFound):
+            self.make_durable(name, number, position.offset)
         self.positions.save(name, subscription, number, position)
+
+    def make_durable(self, name: str, number: int, offset: int) -> None:
+        """Sync what is before an offset, unless every append does that."""
+        if not self._always:
+            self.write(name, number, lambda partition: partition.sync_through(offset))
 
     def forget_position(self, name: str, subscription: str) -> None:
         self.check_writable()

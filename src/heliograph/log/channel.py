@@ -40,6 +40,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     retention_bytes: int | None = None
     retention_age_s: float | None = None
     retention_once_read: bool | None = None
+    retention_compact: bool | None = None
+    tombstone_grace_s: float | None = None
     holdback_bytes: int | None = None
     compress: bool | None = None
 
@@ -73,7 +75,9 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     try:
         found = _decode(disk.read_file(path))
     except FileNotFoundError:
-        raise NotFound(f"there is no channel '{name}' in {root}") from None
+        raise no_channel(root, name) from None
+    except OSError as error:
+        raise explain(error, f"cannot read {path}") from error
     except msgspec.MsgspecError as error:
         raise Damaged(
             f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'."
@@ -81,6 +85,10 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def no_channel(root: Path, name: str) -> NotFound:
+    return NotFound(f"there is no channel '{name}' in {root}; publishing to it or 'helio channels create' makes it")
 
 
 def save(root: Path, file: ChannelFile, disk: Disk) -> None:

@@ -219,6 +219,9 @@ class DataDirectory:
     def _recover_partition(self, station: str, name: str, directory: Path) -> None:
         """Bring one partition's head up to date."""
         place = self.place(name, int(directory.name), station)
+        for entry in self._disk.listdir(directory):
+            if ".tmp-" in entry:  # half written, and nobody is there to go on
+                self._disk.unlink(directory / entry)
         redact.finish(place, self._disk)
         fields, known = self._head_fields(directory)
         if fields is not None and known and recovery.agrees(place, self._disk, fields):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,16 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     saved: datetime | None
     kind: Kind = "plain"
+
+
+class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of the JSON Schema under which a type was published to a channel."""
+
+    channel: str
+    type: str
+    version: int
+    schema: dict[str, Any]
+    created: datetime
 
 
 class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):

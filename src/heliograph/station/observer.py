@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from heliograph.clock import from_us
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import NotFound
 from heliograph.log import segments
+from heliograph.log.census import Census
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, check_name
 from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SubscriptionInfo
@@ -20,6 +22,7 @@ class Observer:
 
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
+        self._census = Census(engine.disk)
 
     def channels(self) -> list[ChannelInfo]:
         """Every channel; one that is deleted meanwhile is left out."""
@@ -47,7 +50,7 @@ class Observer:
     def _partition(self, name: str, number: int) -> PartitionStats:
         engine = self._engine
         fields = engine.head_fields(name, number)
-        directory = engine.directory.place(name, number, engine.name).directory
+        directory = self._directory(name, number)
         bases = segments.bases(directory, engine.disk)
         return PartitionStats(
             partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
@@ -63,6 +66,7 @@ class Observer:
             with contextlib.suppress(NotFound):
                 dead = self._waiting_in(name + DEAD_LETTER) if name + DEAD_LETTER in names else 0
                 found.append(self._channel_stats(name, dead, meters))
+        self._census.keep(names)
         return found
 
     def _channel_stats(self, name: str, dead_letters: int, meters: Meters) -> ChannelStats:
@@ -77,11 +81,14 @@ class Observer:
         )  # fmt: skip
 
     def _waiting_in(self, channel: str) -> int:
-        total = 0
-        for number in range(self._engine.describe(channel).partitions):
-            bounds = self._engine.bounds(channel, number)
-            total += bounds.next - bounds.first
-        return total
+        """Letters that are left: what was replayed or purged has left blank lines."""
+        return sum([
+            self._census.messages(self._directory(channel, number), self._engine.head_fields(channel, number))
+            for number in range(self._engine.describe(channel).partitions)
+        ])  # fmt: skip
+
+    def _directory(self, channel: str, number: int) -> Path:
+        return self._engine.directory.place(channel, number, self._engine.name).directory
 
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not: each of its partitions."""

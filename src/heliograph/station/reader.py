@@ -8,8 +8,9 @@ from typing import Any
 
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.engine.port import Batch, Problem
+from heliograph.engine.port import Batch
 from heliograph.limits import WAIT_SLICE_S
+from heliograph.log.cursor import LogCut
 from heliograph.message import Gap, Message, decode_line, id_time_us
 
 logger = logging.getLogger("heliograph.read")
@@ -48,8 +49,12 @@ class MessageRange:
 
     def next(self, timeout_s: float) -> list[Message]:
         """Some more messages; none if nothing came within the time, or the range holds no more."""
-        with explaining(f"cannot read channel '{self._channel}'"):
-            batch = self._cursor.pull()
+        try:
+            with explaining(f"cannot read channel '{self._channel}'"):
+                batch = self._cursor.pull()
+        except LogCut as cut:
+            self._tell(cut.offset, cut.before, str(cut))
+            return []
         if batch is None:
             self._dry = True
             if self._last is None and timeout_s > 0:
@@ -69,12 +74,12 @@ class MessageRange:
             if problem.kind == "mismatch":
                 messages.append(decode_line(problem.line, problem.offset, self._partition, None))
             elif self._last is None or problem.offset < self._last:  # a batch may reach beyond the range
-                self._tell(problem)
+                self._tell(problem.offset, problem.next, problem.reason)
         return sorted(messages, key=lambda message: message.offset)
 
-    def _tell(self, problem: Problem) -> None:
-        after = problem.next if self._last is None else min(problem.next, self._last)
-        gap = Gap(self._channel, self._partition, problem.offset, after, problem.reason)
+    def _tell(self, first: int, after: int, reason: str) -> None:
+        after = after if self._last is None else min(after, self._last)
+        gap = Gap(self._channel, self._partition, first, after, reason)
         logger.warning("'%s' offsets %d to %d cannot be read: %s", gap.channel, gap.first, gap.next - 1, gap.reason)
         if self._on_gap is not None:
             self._on_gap(gap)

@@ -55,6 +55,7 @@ def _move(engine: FilesEngine, channel: str, name: str, number: int, target: int
         last = message_at(engine, channel, number, target - 1) if target else None
         now_us = engine.clock.time_ns() // 1000
         position = Position(engine.incarnation(channel), target, last.id if last else "", now_us)
+        engine.steps.forget(channel, name, number)
         engine.save_position(channel, name, number, position)
     return SeekResult(
         channel=channel, name=name, partition=number, before=before.offset if before else 0, after=target,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -24,15 +25,25 @@ from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
-from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.atomic import Step
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.observer import Observer
+from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, find
 from heliograph.station.seeking import seek
 from heliograph.station.spread import FollowedRange, MergedRange, open_range
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
+from heliograph.station.timetable import Timetable
+from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from heliograph.schedule.cron import Missed
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.times import Span
+    from heliograph.schedule.waiting import Scheduled
 
 Handler = Callable[[Any], Any]
 
@@ -87,11 +98,14 @@ class Station:
         self.engine = FilesEngine(self.path, config, read_only=read_only, disk=disk, clock=clock)
         self.name = self.engine.name
         self._meters = Meters()
-        self.publisher = Publisher(self.engine, self.payloads, config, self._meters)
+        self.type_checks = Types(self.engine, self.payloads)
+        self.publisher = Publisher(self.engine, self.payloads, self.type_checks, config, self._meters)
+        self.engine.on_new_life = self.publisher.forget_channel
         self._publish = self.publisher.publish
         self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
-        self._upkeep = Upkeep(self.engine)
+        self.timetable = Timetable(self.engine, self.publisher)
+        self._upkeep = Upkeep(self.engine, self.timetable.look)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
@@ -122,12 +136,21 @@ class Station:
         subject: str | None = None,
         id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> Receipt:
         """Publish one message. When this returns, it is on disk (see the setting storage.durability).
 
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
-        raised at once (setting publishing.when_full).
+        raised at once (setting publishing.when_full). With ``deliver_at`` (a time) or ``delay`` (seconds or a
+        timedelta) it is appended then, and what is returned is a :class:`Scheduled`. After ``ttl`` it is not
+        delivered any more; that counts from when it is due.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish(
+                channel, data, type, key, headers, correlation_id, subject, id, wait, deliver_at, delay, ttl
+            )
         if key is None and headers is None and correlation_id is None and (subject or id or wait) is None:
             return self._publish_plain(channel, data, type)
         return self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
@@ -142,12 +165,103 @@ class Station:
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> list[Receipt]:
         """Publish a batch with one append: after a crash all of it is there, or nothing.
 
-        Items are payloads, or :class:`Draft` where messages differ in more than their data.
+        Items are payloads, or :class:`Draft` where messages differ in more than their data. ``deliver_at``,
+        ``delay`` and ``ttl`` are those of :meth:`publish`, for the whole batch.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish_many(
+                channel, payloads, type, key, headers, correlation_id, wait, deliver_at, delay, ttl
+            )
         return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
+
+    @explaining("cannot open the producer")
+    def producer(self, id: str) -> Producer:
+        """A publisher that numbers its messages, so that publishing one again is recognised, whenever that is.
+
+        Whoever opens a producer replaces the one of the same id that is still about: that one is refused from then on
+        (ProducerFenced).
+        """
+        self.engine.check_writable()
+        return Producer(self.engine, self.publisher, id)
+
+    def atomic(self) -> Step:
+        """Publish to several channels, and commit what was consumed, together or not at all.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     with station.atomic() as step:
+        ...         _ = step.publish("orders", {"order": 7})
+        ...         _ = step.publish("audit", "order 7 was placed")
+        ...     [receipt.channel for receipt in step.receipts]
+        ['orders', 'audit']
+        """
+        self.engine.check_writable()
+        return Step(self.engine, self.publisher)
+
+    # -- publishing later -------------------------------------------------------------------------------------
+
+    @explaining("cannot read the schedule")
+    def scheduled(self, channel: str | None = None) -> Iterator[Scheduled]:
+        """Messages that wait for their time, those due first first."""
+        return self.timetable.scheduled(channel)
+
+    @explaining("cannot read the schedule")
+    def scheduled_count(self) -> int:
+        """How many messages wait for their time."""
+        return self.timetable.count()
+
+    @explaining("cannot cancel")
+    def cancel(self, id: str) -> bool:
+        """Forget a message that waits for its time. False if it is not there, any more or already on its way."""
+        return self.timetable.cancel(id)
+
+    @explaining("cannot schedule")
+    def schedule(
+        self,
+        name: str,
+        channel: str,
+        data: Any = None,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        ttl: Span | None = None,
+    ) -> Schedule:
+        """Publish a message again and again, at the times of a cron expression. Durable; the same name changes it.
+
+        ``missed`` says what becomes of firings while no process had the station open: "one" message for all of
+        them, "all" of them, or "skip". To call this at every start of an application is fine.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     schedule = station.schedule("report", "reports", {"kind": "daily"}, cron="0 6 * * MON-FRI")
+        ...     schedule.next.hour, [one.name for one in station.schedules()], station.unschedule("report")
+        (6, ['report'], True)
+        """
+        return self.timetable.schedule(
+            name, channel, data, cron, timezone, missed, type, key, headers, correlation_id, subject, ttl
+        )
+
+    @explaining("cannot read the schedule")
+    def schedules(self) -> list[Schedule]:
+        """Every recurring schedule."""
+        return self.timetable.schedules()
+
+    @explaining("cannot unschedule")
+    def unschedule(self, name: str) -> bool:
+        """Remove a recurring schedule. False if there is none of that name."""
+        return self.timetable.unschedule(name)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
@@ -183,7 +297,7 @@ class Station:
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
-        self._ensure_channel(channel)
+        self.engine.ensure(channel)
         partitions_for(self.engine, channel, None, start)
         subscription = start_subscription(
             engine=self.engine, channel=channel, handler=handler,
@@ -199,14 +313,6 @@ class Station:
             if not subscription.closed:
                 self._subscriptions.add(subscription)
         return subscription
-
-    def _ensure_channel(self, channel: str) -> None:
-        try:
-            self.engine.describe(channel)
-        except NotFound:
-            if self.read_only or not self.config.storage.auto_create:
-                raise
-            self.engine.create(channel)
 
     def _default_retry(self) -> Retry:
         settings = self.config.subscribers
@@ -269,6 +375,7 @@ class Station:
         message = self.get(id, channel)
         if message is None:
             raise NotFound(f"there is no message with id {id!r}" + (f" in channel '{channel}'" if channel else ""))
+        self.engine.producers.cover(message.channel)
         self.engine.redact(message.channel, message.partition, [message.offset])
         self.engine.audit.write(
             "redacted", channel=message.channel, partition=message.partition, offset=message.offset, id=id,
@@ -327,10 +434,24 @@ class Station:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
         self._meters.forget([name])
+        self.publisher.forget_channel(name)
+
+    @explaining("cannot list the types")
+    def types(self, channel: str | None = None) -> list[TypeInfo]:
+        """The JSON Schema of every registered type that was published, each version, of one channel or all.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     station.register("com.example.reading.v1", dict[str, float])
+        ...     receipt = station.publish("readings", {"cpu": 0.93}, type="com.example.reading.v1")
+        ...     [(info.channel, info.type, info.version) for info in station.types()]
+        [('readings', 'com.example.reading.v1', 1)]
+        """
+        return self.type_checks.stored(channel)
 
     @explaining("cannot trim")
     def trim(self, channel: str | None = None) -> list[Trimmed]:
-        """Apply retention, rotation by age and compression now instead of within seconds."""
+        """Apply retention, rotation by age, compaction and compression now instead of within seconds."""
         self.engine.check_writable()
         return self._upkeep.tidy(check_name(channel) if channel is not None else None)
 
@@ -379,11 +500,14 @@ class Station:
         self.engine.check_open()
         with self._lock:
             live = list(self._subscriptions)
+        scheduled, scheduled_failed = self.timetable.numbers()
         return StationStats(
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
-            trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
+            trimmed_unread=self._upkeep.trimmed_unread, compacted_messages=self._upkeep.compacted_messages,
+            compacted_bytes=self._upkeep.compacted_bytes, scheduled=scheduled,
+            scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
         )  # fmt: skip
@@ -412,6 +536,7 @@ class Station:
         self._flusher.close()
         self._lookout.close()
         self._upkeep.close()
+        self.timetable.close()
         self.engine.close()
 
     def __enter__(self) -> Self:
