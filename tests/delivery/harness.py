@@ -145,7 +145,7 @@ class FakeEngine:
         self.check_open()
         return len(self.entries) > offset
 
-    def wake(self, channel: str, /) -> None:
+    def wake(self, channel: str, partition: int = 0, /) -> None:
         with self.news:
             self.news.notify_all()
 

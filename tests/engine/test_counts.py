@@ -19,6 +19,7 @@ from heliograph.limits import PARTITIONS_MAX
 from heliograph.log import channel as channels
 from heliograph.station import Station
 from heliograph.station.station import open_station
+from tests.proof.tools import eventually
 from tests.spread import put
 
 CHANNEL = "readings"
@@ -156,9 +157,21 @@ def test_a_channel_that_is_made_anew_is_counted_anew(
         assert other.engine.partition_count(CHANNEL) == 4
         station.delete_channel(CHANNEL)
         station.create_channel(CHANNEL, partitions=2)
+        put(other, CHANNEL, 0, 1)
+        assert other.engine.partition_count(CHANNEL) == 2
+
+
+def test_a_partition_that_is_not_there_any_more_makes_the_count_fresh(
+    root: Path, station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "WAIT_SLICE_S", 3600.0)
+    station.create_channel(CHANNEL, partitions=4)
+    with hg.open(root) as other:
+        assert other.engine.partition_count(CHANNEL) == 4
+        station.delete_channel(CHANNEL)
+        station.create_channel(CHANNEL, partitions=2)
         with pytest.raises(hg.NotFound):
             put(other, CHANNEL, 3, 1)
-        put(other, CHANNEL, 0, 1)
         assert other.engine.partition_count(CHANNEL) == 2
 
 
@@ -272,20 +285,66 @@ def test_two_processes_that_grow_a_channel_at_once_end_well(root: Path, station:
     assert directories(root) == [0, 1, 2, 3, 4]
 
 
-def test_a_new_life_while_the_channel_grows_takes_nothing_back(station: Station) -> None:
+def test_a_new_life_while_the_channel_grows_takes_nothing_back(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery of any partition may give the channel a new life, without the lock of partition 0."""
     station.create_channel(CHANNEL)
     before = station.engine.incarnation(CHANNEL)
-    threads = [
-        threading.Thread(target=lambda: [station.engine.new_incarnation(CHANNEL, "test") for _ in range(50)]),
-        threading.Thread(target=lambda: [station.alter_channel(CHANNEL, partitions=n) for n in range(2, 30)]),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    save, saving, go_on = channels.save, threading.Event(), threading.Event()
+
+    def slow_save(*arguments: Any) -> None:
+        if not saving.is_set():
+            saving.set()
+            assert go_on.wait(30)
+        save(*arguments)
+
+    monkeypatch.setattr(channels, "save", slow_save)
+    reviver = threading.Thread(target=station.engine.new_incarnation, args=(CHANNEL, "test"))
+    reviver.start()
+    assert saving.wait(30)
+    grower = threading.Thread(target=lambda: station.alter_channel(CHANNEL, partitions=2))
+    grower.start()
+    grower.join(0.2)  # it waits, or would be overwritten
+    go_on.set()
+    for thread in (reviver, grower):
         thread.join()
     file = station.engine.describe(CHANNEL)
-    assert file.partitions == 29
+    assert file.partitions == 2
     assert file.incarnation != before
+
+
+def test_growing_just_before_it_is_deleted_leaves_no_partition_that_takes_messages(
+    root: Path, station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.create_channel(CHANNEL, partitions=2)
+    with hg.open(root, auto_create=False) as other:
+        change_all = station.engine._change_all
+
+        def meanwhile(name: str, change: Any) -> None:
+            other.alter_channel(CHANNEL, partitions=4)
+            put(other, CHANNEL, 3, "deleted with the channel")
+            change_all(name, change)
+
+        monkeypatch.setattr(station.engine, "_change_all", meanwhile)
+        station.delete_channel(CHANNEL)
+        with pytest.raises(hg.NotFound):
+            put(other, CHANNEL, 3, "nowhere")
+
+
+def test_who_still_has_a_deleted_channel_open_alters_the_one_that_is_there(
+    root: Path, station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "WAIT_SLICE_S", 3600.0)
+    station.create_channel(CHANNEL)
+    with hg.open(root) as other:
+        put(other, CHANNEL, 0, "before")
+        station.delete_channel(CHANNEL)
+        station.create_channel(CHANNEL, partitions=2)
+        put(station, CHANNEL, 0, "after")
+        assert station.engine.partition_count(CHANNEL) == 2
+        other.alter_channel(CHANNEL, partitions=4)
+        assert station.engine.partition_count(CHANNEL) == 4, "told by the head that is there, not the old one"
 
 
 def test_growing_while_it_is_deleted_leaves_no_partition_that_takes_messages(root: Path, station: Station) -> None:
@@ -316,3 +375,15 @@ def test_deleting_tells_every_process_that_has_a_partition_open(root: Path, stat
         for number in range(3):
             with pytest.raises(hg.NotFound):
                 put(other, CHANNEL, number, 2)
+
+
+def test_more_partitions_are_subscribed_than_may_be_open(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Waiting readers keep theirs open, the others are closed and opened again under each other's hands."""
+    with hg.open(root, name="host1", open_partitions_max=4) as station:
+        station.create_channel(CHANNEL, partitions=24)
+        got: list[Any] = []
+        with station.subscribe(CHANNEL, got.append):
+            for number in range(72):
+                put(station, CHANNEL, number % 24, number)
+            eventually(lambda: len(got) == 72)
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]

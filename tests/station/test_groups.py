@@ -128,6 +128,7 @@ def test_a_group_takes_partitions_that_are_added(station: Station) -> None:
         station.alter_channel(CHANNEL, partitions=6)
         eventually(lambda: sorted(first.partitions + second.partitions) == [0, 1, 2, 3, 4, 5])
         eventually(lambda: list(map(len, shares(first, second))) == [3, 3])
+        assert all(info.saved for info in station.subscriptions()), "retention counts them as readers from now on"
         for partition in first.partitions:
             put(station, CHANNEL, partition, partition)
         eventually(lambda: len(got) == 3)
@@ -253,7 +254,9 @@ def test_dead_letters_say_group_worker_and_attempts(station: Station) -> None:
 # -- fencing -------------------------------------------------------------------------------------------------------
 
 
-def test_a_handler_left_behind_saves_nothing_once_another_worker_has_the_partition(station: Station) -> None:
+def test_a_handler_left_behind_saves_nothing_once_another_worker_has_the_partition(opened: Opener) -> None:
+    station = opened(position_flush_ms=1)
+    station.create_channel(CHANNEL, partitions=4)
     put(station, CHANNEL, 0, "x")
     entered, release = threading.Event(), threading.Event()
 
@@ -269,6 +272,7 @@ def test_a_handler_left_behind_saves_nothing_once_another_worker_has_the_partiti
         eventually(lambda: second.partitions == [0, 1, 2, 3])
         release.set()
         eventually(lambda: not first._parts.alive)
+        time.sleep(0.2)  # whoever saves every millisecond would have
         assert [info.offset for info in station.subscriptions()] == [0, 0, 0, 0]
         second.resume()
         eventually(lambda: len(got) == 1)

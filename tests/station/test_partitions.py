@@ -310,7 +310,9 @@ def test_closing_from_inside_the_handler_ends_all_parts(station: Station) -> Non
         eventually(lambda: len(got) == 30)
 
 
-def test_a_handler_that_does_not_return_saves_nothing_later(station: Station) -> None:
+def test_a_handler_that_does_not_return_saves_nothing_later(opened: Opener) -> None:
+    station = opened(position_flush_ms=1)
+    station.create_channel(CHANNEL, partitions=3)
     fill(station, CHANNEL, 3, 3)
     entered, release = threading.Event(), threading.Event()
 
@@ -324,6 +326,7 @@ def test_a_handler_that_does_not_return_saves_nothing_later(station: Station) ->
     assert subscription.closed
     release.set()
     eventually(lambda: not subscription._parts.alive)
+    time.sleep(0.2)  # whoever saves every millisecond would have
     assert [info.offset for info in station.subscriptions()] == [0, 0, 0]
 
 
@@ -450,10 +453,13 @@ def test_a_partition_that_a_subscription_has_not_seen_yet_is_unread(opened: Open
     station.create_channel(CHANNEL, segment_bytes=4096, retention_once_read=True)
     station.subscribe(CHANNEL, print, name="worker", paused=True).close()
     station.alter_channel(CHANNEL, partitions=2)
-    for _ in range(40):
-        put(station, CHANNEL, 1, "x" * 400)
-    assert station.trim(CHANNEL) == []
     got: list[Any] = []
+    with station.subscribe(CHANNEL, got.append, name="another"):
+        for _ in range(40):
+            put(station, CHANNEL, 1, "x" * 400)
+        eventually(lambda: len(got) == 40)
+    assert station.trim(CHANNEL) == []
+    got.clear()
     with station.subscribe(CHANNEL, got.append, name="worker"):
         eventually(lambda: len(got) == 40)
 
@@ -485,6 +491,25 @@ def test_a_backup_has_every_partition_also_the_empty_ones(station: Station, tmp_
         assert [part.next for part in again.channel(CHANNEL).parts] == [3, 3, 0]
         assert [info.offset for info in again.subscriptions()] == [3, 3, 0]
         put(again, CHANNEL, 2, "goes on")
+
+
+def test_a_channel_that_grows_during_a_backup_is_copied_whole(
+    station: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = backup._Backup._copy_partition
+
+    def copy_and_grow(self: Any, name: str, number: int) -> None:
+        copy(self, name, number)
+        if station.channel(CHANNEL).partitions == 3:
+            station.alter_channel(CHANNEL, partitions=5)
+            put(station, CHANNEL, 4, "late")
+
+    monkeypatch.setattr(backup._Backup, "_copy_partition", copy_and_grow)
+    backup.backup(station, tmp_path / "copy")
+    restore.restore(tmp_path / "copy", tmp_path / "again")
+    with hg.open(tmp_path / "again") as again:
+        assert verify.verify(again).ok
+        assert [message.data for message in again.read(CHANNEL)] == ["late"]
 
 
 def test_an_export_has_every_partition(station: Station) -> None:

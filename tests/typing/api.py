@@ -69,6 +69,10 @@ def subscribing(station: hg.Station) -> None:
         subscription.pause()
         subscription.resume()
         assert_type(subscription.stats(), hg.SubscriptionStats)
+        assert_type(subscription.positions, dict[int, int])
+        assert_type(subscription.partition_stats(), list[hg.SubscriptionStats])
+    station.subscribe("alerts", handle, name="sums", group=True)
+    assert_type(station.groups("alerts"), list[hg.GroupInfo])
 
 
 def queueing(station: hg.Station) -> None:

@@ -111,8 +111,12 @@ class Part:
     def stop(self) -> None:
         """End after the message at hand."""
         self.control.stop()
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """Wake it in case it waits for news."""
         with suppress(Exception):  # the engine may be closed, then nobody waits
-            self._engine.wake(self._terms.channel)
+            self._engine.wake(self._terms.channel, self.partition)
 
     def join(self, until_s: float) -> bool:
         """Wait for its end, save and seal its position. False: the handler did not return and is left behind."""
@@ -124,8 +128,8 @@ class Part:
                 logger.warning("%s: its handler did not return in time and is left behind", self._terms)
                 self._loop.lanes.cancel()
                 break
-            self.stop()  # again: it may have waited for news only now
             self._thread.join(min(nudge_s, left_s))
+            self._nudge()  # again: it may have begun to wait only now
             nudge_s = min(2 * nudge_s, _NUDGE_S_MAX)
         self.finish()
         return ended

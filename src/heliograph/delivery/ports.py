@@ -100,8 +100,8 @@ class Engine(Protocol):
     def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
         """True as soon as there is something at the offset; False on timeout or when woken."""
 
-    def wake(self, channel: str, /) -> None:
-        """End every wait of this process on the channel."""
+    def wake(self, channel: str, partition: int, /) -> None:
+        """End every wait of this process on the partition."""
 
     def incarnation(self, channel: str, /) -> str:
         """The channel's present life."""

@@ -544,9 +544,14 @@ class FilesEngine:
         """Call back, in a thread of the engine's, whenever somebody writes to the file."""
         self._watcher.watch(path, callback)
 
-    def wake(self, name: str) -> None:
-        """End every wait of this process on the channel."""
-        for entry in self._open.all(name):
+    def wake(self, name: str, number: int | None = None) -> None:
+        """End every wait of this process on the channel, or on one of its partitions."""
+        if number is None:
+            entries = self._open.all(name)
+        else:
+            known = self._open.known.get((name, number))
+            entries = [] if known is None else [known]
+        for entry in entries:
             entry.log.news.wake()
 
     def offset_at(self, name: str, number: int, moment_us: int) -> int:

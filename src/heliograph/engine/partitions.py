@@ -39,6 +39,11 @@ class OpenPartition:
         self.shared = SharedBatches()
         self.pins = 0  # not to be closed for room
 
+    @property
+    def closed(self) -> bool:
+        """Whether its files are closed, for room or with the engine."""
+        return isinstance(self.log, Partition) and self.log.closed
+
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
 
@@ -111,6 +116,9 @@ class OpenPartitions:
             except Evicted:
                 if entry.log.gone:  # and nobody forgot it
                     self.forget(channel, number, entry)
+            except ValueError:  # the head was unmapped in the middle of it
+                if not entry.closed:
+                    raise
         raise Busy(f"channel '{channel}' is being opened and closed all the time; raise storage.open_partitions_max")
 
     def forget(self, channel: str, number: int, entry: OpenPartition) -> None:
