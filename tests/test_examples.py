@@ -32,6 +32,7 @@ PRINTED = {
         "      after 3 attempts by mailer; {'to': 'nobody'}",
     ],
     "several_processes.py": [f"host1/worker-{number}: 250" for number in range(4)],
+    "work_queue.py": ["60 of 60 pictures are resized, though a worker was killed"],
 }
 
 

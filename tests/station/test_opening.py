@@ -353,6 +353,11 @@ def test_a_closed_station_says_so_whatever_it_is_asked(opened: Opener, durabilit
         "subscriptions of a channel": lambda: station.subscriptions("a"),
         "seek": lambda: station.seek("a", "s", 0),
         "forget": lambda: station.forget("a", "s"),
+        "queue": lambda: station.queue("a", "q"),
+        "queues": station.queues,
+        "queue_info": lambda: station.queue_info("a", "q"),
+        "release": lambda: station.release("a", "q"),
+        "requeue": lambda: station.requeue("a", "q", [(0, 0)]),
         "stats": station.stats,
         "sync": station.sync,
     }

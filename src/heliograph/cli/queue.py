@@ -92,7 +92,7 @@ def _json(info: QueueInfo, letters: Counter[tuple[str, str]]) -> dict[str, Any]:
     short_help="Show a queue, its workers and its leases.",
     examples="""
 helio queue show images resize
-helio queue show images resize --json | jq '.leases[] | select(.deliveries > 2)'
+helio queue show images resize --json | jq '.leases[] | select(.left_s < 5)'
 """,
 )
 @channel_argument

@@ -184,6 +184,7 @@ class Queues:
             opened.users -= 1
             if not opened.users:
                 del self._open[channel, name]
+                opened.floors.end()
                 opened.store.close()
 
     # -- administering ------------------------------------------------------------------------------------------

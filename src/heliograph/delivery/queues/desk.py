@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.clock import from_us
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.queues import decisions
+from heliograph.delivery.queues.floors import LOCK_S
 from heliograph.delivery.queues.ledger import Exchange, Return
 from heliograph.delivery.queues.letters import Failure, QueueLetters, expired
 from heliograph.delivery.queues.shelf import Shelf
@@ -286,7 +287,7 @@ class Desk:
             try:
                 if self.ledger.release(self.worker):
                     self.tell()
-                self.parts.floors.save()
+                self.parts.floors.save(LOCK_S)
             except HeliographError as error:
                 logger.error("%s was not closed in order: %s", self, describe(error))
             finally:

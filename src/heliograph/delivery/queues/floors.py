@@ -6,6 +6,7 @@ the truth. Processes take turns, so that an older floor is never written over a 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.queues.shelf import Shelf
 from heliograph.engine.port import Position
+from heliograph.errors import Busy, Damaged
 from heliograph.log.locks import FileLock
 from heliograph.message import Message
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from heliograph.delivery.queues.ledger import Ledger
     from heliograph.engine.files import FilesEngine
 
-LOCK_S = 10.0
+LOCK_S = 1.0
+"""How long another process that saves is waited for, where it matters."""
+
 logger = logging.getLogger("heliograph.delivery")
 
 
@@ -37,6 +41,7 @@ class Floors:
         self._channel = channel
         self._name = name
         self._moved = True
+        self._ended = False
         self._mutex = threading.Lock()
 
     def move(self, flusher: Flusher) -> None:
@@ -44,23 +49,31 @@ class Floors:
         self._moved = True
         flusher.touch(self)
 
+    def settled(self) -> bool:
+        """Whether there is nothing left to save."""
+        return self._ended or not self._moved
+
+    def end(self) -> None:
+        """Nobody works here any more: save what is left, and nothing from then on."""
+        self.save(LOCK_S)
+        with self._mutex:
+            self._ended = True
+
     def save_all(self) -> None:
         """Save whatever differs, or raise."""
         with self._mutex:
-            self._save()
+            self._save(LOCK_S)
 
-    def settled(self) -> bool:
-        """Whether there is nothing left to save."""
-        return not self._moved
-
-    def save(self) -> bool:
-        """Save what moved. False: it could not be saved, try again."""
+    def save(self, wait_s: float = 0.0) -> bool:
+        """Save what moved, unless another process is at it: then a little later. False: it could not be saved."""
         with self._mutex:
-            if not self._moved:
+            if self.settled():
                 return True
             self._moved = False
             try:
-                self._save()
+                self._save(wait_s)
+            except Busy:
+                self._moved = True
             except Exception as error:  # noqa: BLE001 - a full disk must not end the delivery
                 self._moved = not self._engine.closed
                 self.errors += 1
@@ -68,20 +81,26 @@ class Floors:
                 return False
             return True
 
-    def _save(self) -> None:
+    def _save(self, wait_s: float) -> None:
         directory = self._engine.positions.directory(self._channel, self._name)
         lock = FileLock(directory / "floor.lock", self._engine.disk)
         try:
-            lock.exclusive(self._engine.clock, LOCK_S)
+            lock.exclusive(self._engine.clock, wait_s)
+            life = self._engine.incarnation(self._channel)
             for number, offset in self._ledger.floors().items():
-                if self.saved.get(number) != offset:
-                    self._save_one(number, offset)
-                    self.saved[number] = offset
+                if self._stored(number) != (life, offset):
+                    self._save_one(number, offset, life)
+                self.saved[number] = offset
         finally:
             lock.release()
 
-    def _save_one(self, number: int, offset: int) -> None:
-        life = self._engine.incarnation(self._channel)
+    def _stored(self, number: int) -> tuple[str, int] | None:
+        with contextlib.suppress(Damaged):
+            position = self._engine.load_position(self._channel, self._name, number)
+            return None if position is None else (position.incarnation, position.offset)
+        return None
+
+    def _save_one(self, number: int, offset: int, life: str) -> None:
         shelf = Shelf(self._engine, self._channel)
         try:
             position = Position(life, offset, _id_before(shelf, number, offset), self._ledger.wall_us())
