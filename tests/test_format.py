@@ -147,7 +147,7 @@ def test_the_attributes_stand_in_the_documented_order(tmp_path: Path) -> None:
         draft = hg.Draft(
             data=1, key="k", headers={"shop": "north"}, correlation_id="c", subject="s", type="com.example.a.v1"
         )
-        station.publish_many("c", [draft, draft])
+        station.publish_many("c", [draft, draft], ttl=60)
         envelope = next(iter(station.read("c"))).envelope
     stored = [name for name in envelope if name != "shop"]
     assert stored == [name for name in documented if name != "traceparent"]

@@ -358,11 +358,12 @@ def _headers(headers: Mapping[Any, Any]) -> bytes:
     if len(headers) - (EXPIRES in headers) > HEADERS_MAX:
         raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
     parts: list[bytes] = []
+    expires = b""
     for name, value in headers.items():
         if not isinstance(name, str) or len(name) > HEADER_NAME_CHARS_MAX or not _HEADER_NAME.fullmatch(name):
             raise InvalidMessage(f"header name {name!r}: use lower-case letters, digits and '_'")
         if name == EXPIRES and isinstance(value, Expiry):
-            parts.append(b',"expires":"%b"' % value.text().encode())
+            expires = b',"expires":"%b"' % value.text().encode()
             continue
         if name in RESERVED:
             raise InvalidMessage(f"header name '{name}' is an attribute of the envelope; choose another name")
@@ -374,7 +375,7 @@ def _headers(headers: Mapping[Any, Any]) -> bytes:
             raise InvalidMessage(
                 f"header '{name}' must be text, a whole number or a boolean, not {type(value).__name__}"
             )
-    return b"".join(parts)
+    return b"".join(parts) + expires
 
 
 def bytes_data(data: bytes | bytearray | memoryview) -> bytes:

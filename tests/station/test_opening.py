@@ -360,6 +360,14 @@ def test_a_closed_station_says_so_whatever_it_is_asked(opened: Opener, durabilit
         "requeue": lambda: station.requeue("a", "q", [(0, 0)]),
         "stats": station.stats,
         "sync": station.sync,
+        "publish later": lambda: station.publish("a", 1, delay=60),
+        "publish_many later": lambda: station.publish_many("a", [1], delay=60),
+        "scheduled": station.scheduled,
+        "scheduled_count": station.scheduled_count,
+        "cancel": lambda: station.cancel(receipt.id),
+        "schedule": lambda: station.schedule("nightly", "a", 1, cron="0 3 * * *"),
+        "schedules": station.schedules,
+        "unschedule": lambda: station.unschedule("nightly"),
     }
     methods = {name for name, member in vars(Station).items() if callable(member) and not name.startswith("_")}
     assert methods - {"register", "close"} <= set(attempts), "a new method wants its line here"

@@ -96,6 +96,7 @@ class Database:
         self._connections: set[sqlite3.Connection] = set()
         self._set_free()
         self._closed = False
+        self._names_kept = False
         _databases.add(self)
 
     def _set_free(self) -> None:
@@ -126,6 +127,7 @@ class Database:
             raise Busy(f"other threads have been writing to {self.path} for more than {self._timeout_s:g} s; try again")
         try:
             with _as_ours(self.path), self._connection() as connection:
+                self._keep_names()
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection
@@ -136,6 +138,13 @@ class Database:
                     raise
         finally:
             self._writer.release()
+
+    def _keep_names(self) -> None:
+        """Before the first commit: what is in a file whose name a power cut takes back is not on disk."""
+        if not self._names_kept:
+            self._disk.sync_directory(self.directory)
+            self._disk.sync_directory(self.directory.parent)
+            self._names_kept = True
 
     def copy_to(self, path: Path) -> None:
         """A copy as of now, in one file."""
@@ -185,17 +194,12 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         import sqlite3
 
-        if not self.directory.is_dir():
-            self.directory.mkdir(exist_ok=True)
-            self._disk.sync_directory(self.directory.parent)
-        new = not self.path.exists()
+        self.directory.mkdir(exist_ok=True)
         connection = sqlite3.connect(
             self.path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, cached_statements=32
         )
         try:
             self._set_up(connection)
-            if new:
-                self._disk.sync_directory(self.directory)
         except BaseException:
             connection.close()
             raise

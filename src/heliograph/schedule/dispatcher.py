@@ -121,4 +121,5 @@ class Dispatcher:
         longest_us = now_us + int(SCHEDULE_LOOK_S * 1e6)
         known = [self._waiting.next_us(), self._recurring.next_us(), longest_us]
         self._until_us = min(us for us in known if us is not None)
-        return max(0.0, (self._until_us - clock.time_ns() // 1000) / 1e6)
+        wait_s = (self._until_us - clock.time_ns() // 1000) / 1e6
+        return min(max(0.0, wait_s), SCHEDULE_LOOK_S)  # the clock may have been stepped in between

@@ -43,6 +43,9 @@ class Mover:
 
     def move(self, now_us: int) -> int:
         """Move what is due, up to a bound; how many messages were taken up."""
+        next_us = self._waiting.next_us()
+        if next_us is None or next_us > now_us:  # asking locks nobody out
+            return 0
         rows = self._waiting.send(now_us, self._record_of)
         if not rows:
             return 0

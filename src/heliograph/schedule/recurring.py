@@ -128,7 +128,8 @@ class Recurring:
 
     def fire(self, now_us: int) -> int:
         """Make the messages of all firings that are due, and move on; how many schedules fired."""
-        if (self.next_us() or now_us + 1) > now_us:
+        next_us = self.next_us()
+        if next_us is None or next_us > now_us:
             return 0
         with self._database.writing() as connection:
             due = connection.execute(f"SELECT {_COLUMNS} FROM recurring WHERE next_us <= ?", (now_us,)).fetchall()
