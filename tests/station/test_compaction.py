@@ -275,6 +275,25 @@ def test_backups_hold_what_is_left_and_rewritten_segments_are_copied_again(
         assert verify(station).ok
 
 
+def test_a_restored_subscription_is_told_of_no_gap_where_nothing_was_left(opened: Opener, tmp_path: Path) -> None:
+    with opened(**SETTINGS) as station:
+        publish(station, 0, 100)
+        station.subscribe(CHANNEL, print, name="slow", start=50, paused=True).close()
+        publish(station, 100, 100)
+        rotate(station)
+        station.trim()
+        assert station.channel(CHANNEL).first > 50
+        backup(station, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    got: list[int] = []
+    gaps: list[hg.Gap] = []
+    with opened(tmp_path / "restored") as station:
+        with station.subscribe(CHANNEL, lambda m: got.append(m.offset), name="slow", on_gap=gaps.append) as live:
+            eventually(lambda: live.position == 200)
+        assert got == list(range(195, 200))
+        assert not gaps
+
+
 def test_export_and_import_take_what_is_left(opened: Opener, tmp_path: Path) -> None:
     with opened(**SETTINGS) as station:
         compacted(station)

@@ -40,19 +40,24 @@ class SealedSegment:
             disk.sync_directory(directory)
         self._reader = segments.open_segment(directory, self.base, disk)
         self.size = self._reader.size()
-        with contextlib.suppress(FileNotFoundError):
-            path = segments.path_of(directory, self.base, segments.INDEX)
-            self.entries = index.chain(disk.read_file(path), self.base)
-            if self.entries and self._sound(sealed):
-                return
-        self.entries = indexing.build_index(self._reader, place, disk)
-        if not self._sound(sealed):
+        try:
+            self.entries = self._load(place, sealed, disk)
+        except BaseException:
             self.close()
-            raise Unsound
+            raise
 
-    def _sound(self, sealed: Sealed) -> bool:
-        last = self.entries[-1] if self.entries else None
-        return last is not None and (last.end, last.next) == (self.size, sealed.next)
+    def _load(self, place: Place, sealed: Sealed, disk: Disk) -> list[Entry]:
+        """The index, made from the lines if it does not end where they do."""
+        end = (self.size, sealed.next)
+        with contextlib.suppress(FileNotFoundError):
+            path = segments.path_of(place.directory, self.base, segments.INDEX)
+            entries = index.chain(disk.read_file(path), self.base)
+            if entries and (entries[-1].end, entries[-1].next) == end:
+                return entries
+        entries = indexing.build_index(self._reader, place, disk)
+        if not entries or (entries[-1].end, entries[-1].next) != end:
+            raise Unsound
+        return entries
 
     @property
     def blank(self) -> bool:
