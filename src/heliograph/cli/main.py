@@ -20,6 +20,7 @@ from heliograph.cli import (
     stats,
     sub,
     subscriptions,
+    top,
     transfer,
     types,
     verify,
@@ -28,7 +29,7 @@ from heliograph.cli import (
 SECTIONS: Final[dict[str, list[click.Command]]] = {
     "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
     "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, types.types, dead.dead],
-    "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
+    "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }
 
