@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 import heliograph as hg
+from heliograph.admin import overview
 from heliograph.admin.overview import Watching
 from heliograph.cli import panes, top
 from heliograph.cli.screen import Help, Top
@@ -90,7 +93,7 @@ def test_channels_numbers_and_details_are_shown(looking: hg.Station, size: tuple
         cells = [str(cell) for cell in table.get_row_at(0)]
         assert (cells[2], cells[4], cells[6], cells[7]) == ("7", "3", "0/1", "-")
         assert "pager" in detail(app)
-        assert "keeps everything" in detail(app)
+        assert "offsets 0 to 6; keeps everything" in detail(app)
         await pilot.press("down")
         await until(pilot, lambda: "keeps at most 7d and 1GiB, compressed" in detail(app))
         assert table.virtual_size.width <= table.size.width, "nothing is cut off at the side"
@@ -213,6 +216,28 @@ def test_details_and_dead_letters_on_and_off(looking: hg.Station, filled: hg.Sta
         assert not app.query_one("#detail").display
         await pilot.press("d")
         assert app.query_one("#detail").display
+
+    play(looking, story)
+
+
+def test_several_partitions_have_a_table_that_scrolls(looking: hg.Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = overview.look
+
+    def many(station: hg.Station) -> overview.Look:
+        found = real(station)
+        (one,) = found.channels["alerts"]
+        found.channels["alerts"] = [msgspec.structs.replace(one, partition=number) for number in range(64)]
+        return found
+
+    monkeypatch.setattr(overview, "look", many)
+
+    async def story(pilot: Pilot[None], app: Top) -> None:
+        assert "64 partitions; keeps everything" in detail(app)
+        assert len(re.findall(r"^\d+ +\d", detail(app), re.MULTILINE)) == 64
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: app.query_one("#detail").scroll_y > 0)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: app.query_one("#detail").scroll_y == 0)
 
     play(looking, story)
 

@@ -138,7 +138,7 @@ def detail(
     speed = "" if one.byte_rate is None else f", {output.size(int(one.byte_rate))}/s"
     stored = f"{output.several(one.messages, 'message')} in {output.several(one.segments, 'segment')}"
     held = Text(f"{stored}, {output.size(one.bytes)}; {number(one.rate)}/s{speed}")
-    parts: list[RenderableType] = [title, held, Text(f"keeps {retention(settings)}")]
+    parts: list[RenderableType] = [title, held, Text(f"{_offsets(one)}keeps {retention(settings)}")]
     if one.dead_letters:
         grows = f", {number(one.dead_rate)}/s" if one.dead_rate else ""
         parts.append(Text(f"{output.several(one.dead_letters, 'dead letter')}{grows}", style="red"))
@@ -147,8 +147,16 @@ def detail(
         line.append(f" ≤ {number(max(history))}/s", style="dim")
         parts.append(line)
     parts.append(_readers(one.readers) if one.readers else Text("no durable subscriptions", style="dim"))
-    parts.append(_partitions(one))
+    if len(one.partitions) > 1:
+        parts.append(_partitions(one))
     return Group(*parts)
+
+
+def _offsets(one: ChannelView) -> str:
+    """Where the only partition begins and ends; several have a table."""
+    if len(one.partitions) > 1:
+        return f"{len(one.partitions)} partitions; "
+    return "".join(f"offsets {part.first} to {part.next - 1}; " for part in one.partitions if part.next > part.first)
 
 
 def retention(settings: ChannelSettings | None) -> str:

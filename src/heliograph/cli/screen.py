@@ -41,7 +41,7 @@ _HELP = """\
  [b]/[/b]      show only channels whose name contains a text; Esc ends it
  [b]s[/b]      sort by the next column       [b]r[/b]  the other way round
  [b]1[/b]…[b]7[/b]    sort by name, rate, messages, size, lag, behind, dead letters
- [b]d[/b]      details of the chosen channel, on and off
+ [b]d[/b]      details of the chosen channel, on and off      [b]\\[ ][/b]  scroll them
  [b]x[/b]      dead-letter channels as rows of their own, on and off
  [b]p[/b]      pause                         [b]+ -[/b]  look more or less often
  [b]q[/b]      quit
@@ -80,7 +80,7 @@ class Top(App[None]):
     #trouble { height: auto; max-height: 3; color: $text-error; padding: 0 1; display: none; }
     #body { layout: vertical; height: 1fr; }
     #channels { height: 1fr; scrollbar-size-vertical: 1; }
-    #detail { height: auto; max-height: 45%; border-top: solid $primary; padding: 0 1; }
+    #detail { scrollbar-size-vertical: 1; height: auto; max-height: 45%; border-top: solid $primary; padding: 0 1; }
     #body.wide { layout: horizontal; }
     #body.wide #channels { width: 1fr; height: 100%; }
     #body.wide #detail { width: 50; height: 100%; max-height: 100%; border-top: none; border-left: solid $primary; }
@@ -99,6 +99,8 @@ class Top(App[None]):
         Binding("p,space", "pause", "pause", key_display="p"),
         Binding("plus,equals_sign", "interval(-1)", "more often", show=False),
         Binding("minus", "interval(1)", "less often", show=False),
+        Binding("right_square_bracket", "scroll_detail(4)", "further down", show=False),
+        Binding("left_square_bracket", "scroll_detail(-4)", "further up", show=False),
         Binding("question_mark,h,f1", "help", "help", key_display="?"),
         Binding("escape", "unfilter", "all", show=False),
         *[Binding(str(at), f"order('{name}')", name, show=False) for at, name in enumerate(ORDERS, 1)],
@@ -149,7 +151,9 @@ class Top(App[None]):
         self.run_worker(self._watch())
 
     async def _watch(self) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
+            began_s = clock()
             try:
                 view = await asyncio.to_thread(self._watching.view)
             except HeliographError as error:
@@ -158,7 +162,8 @@ class Top(App[None]):
                 self._take(view)
             with contextlib.suppress(TimeoutError):
                 self._wake.clear()
-                await asyncio.wait_for(self._wake.wait(), self._interval_s)
+                rest_s = max(self._interval_s, clock() - began_s)  # thousands of channels take their time
+                await asyncio.wait_for(self._wake.wait(), rest_s)
 
     def _take(self, view: View) -> None:
         for one in view.channels:
@@ -305,6 +310,10 @@ class Top(App[None]):
         """Show the pane of details, or do not."""
         self._detail.display = not self._detail.display
         self.call_after_refresh(self._draw)
+
+    def action_scroll_detail(self, lines: int) -> None:
+        """Show what does not fit the pane of details."""
+        self._detail.scroll_relative(y=lines, animate=False)
 
     def action_pause(self) -> None:
         """Hold what is shown, or go on."""
