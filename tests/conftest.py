@@ -1,4 +1,4 @@
-"""How long Hypothesis searches: quickly by default, thoroughly with HYPOTHESIS_PROFILE=prove."""
+"""What every test may ask for. How long Hypothesis searches: quickly, thoroughly with HYPOTHESIS_PROFILE=prove."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import signal
 
 from hypothesis import HealthCheck, settings
+
+from tests.opening import opened, root
+
+__all__ = ["opened", "root"]
 
 # Disks and loaded machines stall now and then: slowness is the benchmark's subject, not the tests'.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -387,3 +387,56 @@ def test_closing_while_others_publish_leaves_every_publisher_with_an_answer(tmp_
         assert set(acknowledged) <= stored
 
     run(story)
+
+
+# -- producers and atomic steps ----
+
+
+def test_a_producer_and_a_step(tmp_path: Path) -> None:
+    async def main() -> tuple[list[Any], list[Any], int]:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            async with station.producer("p") as producer:
+                await producer.publish("in", 1)
+                assert (await producer.publish("in", 1, seq=1)).duplicate
+                await producer.publish_many("in", [2, 3])
+                last = await producer.last("in")
+            async with station.atomic() as step:
+                await step.publish("out", "a")
+                await step.publish("in", 4)
+            with pytest.raises(ZeroDivisionError):
+                async with station.atomic() as broken:
+                    await broken.publish("out", "b")
+                    raise ZeroDivisionError
+            assert [receipt.channel for receipt in step.receipts] == ["out", "in"]
+            found = [[message.data async for message in station.read(channel)] for channel in ("in", "out")]
+            return found[0], found[1], last
+
+    assert asyncio.run(main()) == ([1, 2, 3, 4], ["a"], 3)
+
+
+def test_publishing_later_and_not_for_ever(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            seen: list[int] = []
+
+            async def handle(message: hg.Message) -> None:
+                seen.append(message.data)
+
+            await station.subscribe("alerts", handle)
+            receipt = await station.publish("alerts", 1, delay=0.2)
+            assert isinstance(receipt, hg.Scheduled)
+            await station.publish_many("alerts", [2, 3], delay=0.1, ttl=60)
+            far = [await station.publish("later", number, delay=3600 + number) for number in range(3)]
+            assert await station.scheduled_count() == 6
+            assert [one.id async for one in station.scheduled("later")] == [one.id for one in far]
+            assert await station.cancel(far[0].id)
+            await eventually(lambda: seen == [2, 3, 1])
+            await station.publish("alerts", 4, ttl=60)
+            await eventually(lambda: seen[-1] == 4)
+            made = await station.schedule("nightly", "reports", 1, cron="0 3 * * *")
+            assert await station.schedules() == [made]
+            assert await station.unschedule("nightly")
+            with pytest.raises(hg.InvalidMessage):
+                await station.publish("alerts", 1, delay=-1)
+
+    run(story)

@@ -20,6 +20,9 @@ LATER = (
     "opentelemetry",
     "difflib",
     "subprocess",
+    "sqlite3",
+    "zoneinfo",
+    "cronsim",
 )
 
 TIMED = """

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.waiting import Scheduled
 
 if sys.platform == "win32":  # pragma: no cover
     raise ImportError(
@@ -24,6 +26,7 @@ if sys.platform == "win32":  # pragma: no cover
 from heliograph.config import Config
 from heliograph.context import correlation, service
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
+from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -38,7 +41,9 @@ from heliograph.errors import (
     MessageTooLarge,
     NotFound,
     OutcomeUnknown,
+    OutOfSequence,
     PayloadMismatch,
+    ProducerFenced,
     ReadOnly,
     RetryLater,
     SchemaConflict,
@@ -51,7 +56,17 @@ from heliograph.errors import (
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.atomic import Step
+from heliograph.station.info import (
+    ChannelInfo,
+    GroupInfo,
+    GroupPartition,
+    SeekResult,
+    SubscriptionInfo,
+    Trimmed,
+    TypeInfo,
+)
+from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -59,16 +74,26 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Load the asyncio side when it is first used: asyncio alone doubles the time of an import."""
-    if name in ("AsyncStation", "AsyncSubscription", "open_async"):
+    if name in ("AsyncProducer", "AsyncStation", "AsyncStep", "AsyncSubscription", "open_async"):
         from heliograph import aio
 
         return getattr(aio, name)
+    if name == "Scheduled":
+        from heliograph.schedule.waiting import Scheduled
+
+        return Scheduled
+    if name == "Schedule":
+        from heliograph.schedule.recurring import Schedule
+
+        return Schedule
     raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
 
 
 __all__ = [
     "AlreadyExists",
+    "AsyncProducer",
     "AsyncStation",
+    "AsyncStep",
     "AsyncSubscription",
     "Busy",
     "ChannelInfo",
@@ -80,23 +105,32 @@ __all__ = [
     "Fenced",
     "Forked",
     "Gap",
+    "GroupInfo",
+    "GroupPartition",
     "HeliographError",
     "InvalidMessage",
     "InvalidName",
+    "MemberInfo",
     "Message",
     "MessageTooLarge",
     "NotFound",
+    "OutOfSequence",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Producer",
+    "ProducerFenced",
     "ReadOnly",
     "Receipt",
     "Retry",
     "RetryLater",
+    "Schedule",
+    "Scheduled",
     "SchemaConflict",
     "SeekResult",
     "Station",
     "StationClosed",
     "StationStats",
+    "Step",
     "StorageError",
     "Subscription",
     "SubscriptionBusy",

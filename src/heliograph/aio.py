@@ -7,23 +7,33 @@ one wake-up of the loop. Everything else runs the synchronous station in a threa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
-from heliograph.errors import Busy, StationClosed
-from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
+from heliograph.errors import Busy, NotFound, StationClosed
+from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.atomic import Step
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.producer import Producer
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
+
+if TYPE_CHECKING:
+    from heliograph.schedule.cron import Missed
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.times import Span
+    from heliograph.schedule.waiting import Scheduled
 
 _T = TypeVar("_T")
 
@@ -91,13 +101,28 @@ class AsyncSubscription:
         return self.sync.channel
 
     @property
+    def worker(self) -> str | None:
+        """Which worker of a group this is; None if it is not a group."""
+        return self.sync.worker
+
+    @property
     def state(self) -> str:
         """ "running", "paused", "retrying", "failed" or "closed"."""
         return self.sync.state
 
     @property
+    def partitions(self) -> list[int]:
+        """The partitions it delivers now."""
+        return self.sync.partitions
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By partition: everything before this offset is done."""
+        return self.sync.positions
+
+    @property
     def position(self) -> int:
-        """Everything before this offset is done."""
+        """Everything before this offset is done; of several partitions the sum."""
         return self.sync.position
 
     def pause(self) -> None:
@@ -112,6 +137,10 @@ class AsyncSubscription:
         """Its numbers."""
         return self.sync.stats()
 
+    def partition_stats(self) -> list[SubscriptionStats]:
+        """The same for each partition."""
+        return self.sync.partition_stats()
+
     async def close(self, *, forget: bool = False, timeout_s: float = 10.0) -> bool:
         """Stop after the current message and save the position; ``forget=True`` removes it."""
         return await asyncio.to_thread(lambda: self.sync.close(forget=forget, timeout_s=timeout_s))
@@ -123,6 +152,73 @@ class AsyncSubscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class AsyncProducer:
+    """A numbered publisher of an asynchronous station; see :class:`Producer`."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.sync = producer
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.sync.id
+
+    async def last(self, channel: str) -> int:
+        """The number of its last message that is stored in a channel; 0 if there is none."""
+        return await asyncio.to_thread(self.sync.last, channel)
+
+    async def publish(self, channel: str, data: Any = None, **options: Any) -> Receipt:
+        """Publish one message under the next number; see :meth:`Producer.publish`."""
+        return await asyncio.to_thread(lambda: self.sync.publish(channel, data, **options))
+
+    async def publish_many(self, channel: str, payloads: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Publish a batch under the next numbers; see :meth:`Producer.publish_many`."""
+        return await asyncio.to_thread(lambda: self.sync.publish_many(channel, payloads, **options))
+
+    async def close(self) -> None:
+        """Save how far it has come."""
+        await asyncio.to_thread(self.sync.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncStep:
+    """What happens together at an asynchronous station; see :class:`Step`."""
+
+    def __init__(self, step: Step) -> None:
+        self.sync = step
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Where the messages are, once the block has ended."""
+        return self.sync.receipts
+
+    async def publish(self, channel: str, data: Any = None, **options: Any) -> str:
+        """Publish a message when the block ends; its id."""
+        return await asyncio.to_thread(lambda: self.sync.publish(channel, data, **options))
+
+    async def commit(self, message: Message, subscription: str) -> None:
+        """Say that a durable subscription is done with this message and all before it."""
+        await asyncio.to_thread(self.sync.commit, message, subscription)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await asyncio.to_thread(self.sync.carry_out)
+        else:
+            self.sync.abandon()
 
 
 class AsyncStation:
@@ -169,15 +265,30 @@ class AsyncStation:
         subject: str | None = None,
         id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> Receipt:
         """Publish one message; see :meth:`Station.publish`."""
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return await self._call(
+                self.sync_station.publish, channel, data, type=type, key=key, headers=headers, subject=subject, id=id,
+                correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
+            )  # fmt: skip
         arguments = (channel, data, type, key, headers, correlation_id, subject, id, self._resolved)
         if self._must_look(channel, type, (data,)):  # at files, which is not done in the loop
             ticket, message_id = await self._call(self._publisher.prepare, *arguments)
         else:
             ticket, message_id = self._publisher.prepare(*arguments)
-        first = await self._commit(channel, ticket, wait)
-        return Receipt(message_id, channel, 0, first)
+        partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
+        first = await self._commit(channel, partition, ticket, wait)
+        return Receipt(message_id, channel, partition, first)
+
+    async def _partitions(self, channel: str) -> int:
+        try:
+            return self._engine.partition_count(channel)
+        except NotFound:  # making a channel touches the disk: not in the loop
+            return await asyncio.to_thread(self._engine.partition_count_or_new, channel)
 
     async def publish_many(
         self,
@@ -189,38 +300,60 @@ class AsyncStation:
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> list[Receipt]:
         """Publish an atomic batch; see :meth:`Station.publish_many`."""
-        arguments = (channel, batch := list(payloads), type, key, headers, correlation_id, self._resolved)
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return await self._call(
+                self.sync_station.publish_many, channel, payloads, type=type, key=key, headers=headers,
+                correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
+            )  # fmt: skip
+        batch = payloads if isinstance(payloads, list) else list(payloads)
+        arguments = (channel, batch, type, key, headers, correlation_id, self._resolved)
         if self._must_look(channel, type, batch):
             ticket, ids = await self._call(self._publisher.prepare_many, *arguments)
         else:
             ticket, ids = self._publisher.prepare_many(*arguments)
         if not ids:
             return []
-        first = await self._commit(channel, ticket, wait)
-        return [Receipt(message_id, channel, 0, first + at) for at, message_id in enumerate(ids)]
+        places = self._publisher.partitioner.many_among(await self._partitions(channel), channel, batch, key)
+        if len(places) > 1:
+            return await asyncio.to_thread(self._publisher.append_over, channel, places, ticket, ids)
+        partition = next(iter(places))
+        first = await self._commit(channel, partition, ticket, wait)
+        return [Receipt(message_id, channel, partition, first + at) for at, message_id in enumerate(ids)]
 
-    async def _commit(self, channel: str, ticket: Ticket, wait: float | None) -> int:
+    def producer(self, id: str) -> AsyncProducer:
+        """A publisher that numbers its messages; see :meth:`Station.producer`."""
+        return AsyncProducer(self.sync_station.producer(id))
+
+    def atomic(self) -> AsyncStep:
+        """Publish to several channels, and commit what was consumed, together; see :meth:`Station.atomic`."""
+        return AsyncStep(self.sync_station.atomic())
+
+    async def _commit(self, channel: str, partition: int, ticket: Ticket, wait: float | None) -> int:
         while True:
             future: asyncio.Future[int] = self._loop.create_future()
             self._waiting[ticket] = (future, channel)
             try:
-                if not self._engine.submit_if_open(channel, 0, ticket):
-                    await self._submit(channel, ticket, self._loop.time() + (self._wait_s if wait is None else wait))
+                if not self._engine.submit_if_open(channel, partition, ticket):
+                    deadline = self._loop.time() + (self._wait_s if wait is None else wait)
+                    await self._submit(channel, partition, ticket, deadline)
             except BaseException:
                 self._waiting.pop(ticket, None)
                 raise
             try:
                 return await future
             except (ChannelGone, Evicted):  # deleted, or closed for room, before it was appended: open it again
-                await asyncio.to_thread(self._engine.drop_closed, channel, 0)
+                await asyncio.to_thread(self._engine.drop_closed, channel, partition)
 
-    async def _submit(self, channel: str, ticket: Ticket, deadline: float) -> None:
+    async def _submit(self, channel: str, partition: int, ticket: Ticket, deadline: float) -> None:
         """Opening or making a channel touches the disk, and room may have to be waited for: not in the loop."""
         while True:
             try:
-                await asyncio.to_thread(self._engine.submit, channel, 0, ticket)
+                await asyncio.to_thread(self._engine.submit, channel, partition, ticket)
                 return
             except Busy:
                 if self._loop.time() >= deadline:
@@ -244,12 +377,47 @@ class AsyncStation:
         if channel and not isinstance(tickets[0].error, ChannelGone | Evicted):  # those are on their way again
             self._publisher.settled(channel, tickets)
 
+    async def scheduled(self, channel: str | None = None) -> AsyncIterator[Scheduled]:
+        """Messages that wait for their time, those due first first."""
+        found = self.sync_station.scheduled(channel)
+        while page := await self._call(lambda: list(itertools.islice(found, SCHEDULE_PAGE))):
+            for one in page:
+                yield one
+
+    async def scheduled_count(self) -> int:
+        """How many messages wait for their time."""
+        return await self._call(self.sync_station.scheduled_count)
+
+    async def cancel(self, id: str) -> bool:
+        """Forget a message that waits for its time; see :meth:`Station.cancel`."""
+        return await self._call(self.sync_station.cancel, id)
+
+    async def schedule(
+        self, name: str, channel: str, data: Any = None, *, cron: str, timezone: str = "UTC", missed: Missed = "one",
+        type: str | None = None, key: str | None = None, headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None, subject: str | None = None, ttl: Span | None = None,
+    ) -> Schedule:  # fmt: skip
+        """Publish a message again and again; see :meth:`Station.schedule`."""
+        return await self._call(
+            self.sync_station.schedule, name, channel, data, cron=cron, timezone=timezone, missed=missed, type=type,
+            key=key, headers=headers, correlation_id=correlation_id, subject=subject, ttl=ttl,
+        )  # fmt: skip
+
+    async def schedules(self) -> list[Schedule]:
+        """Every recurring schedule."""
+        return await self._call(self.sync_station.schedules)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove a recurring schedule."""
+        return await self._call(self.sync_station.unschedule, name)
+
     async def subscribe(
         self,
         channel: str,
         handler: Callable[[Any], Any],
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -266,6 +434,7 @@ class AsyncStation:
                 channel,
                 handler,
                 name=name,
+                group=group,
                 start=start,
                 batch=batch,
                 concurrency=concurrency,
@@ -286,11 +455,12 @@ class AsyncStation:
         *,
         start: Start = "first",
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
     ) -> AsyncIterator[Message]:
         """Iterate over messages; see :meth:`Station.read`."""
-        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap)
+        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, partition)
         try:
             while not pieces.done:
                 messages = await self._call(pieces.next, WAIT_SLICE_S)
@@ -318,13 +488,13 @@ class AsyncStation:
         """One channel as it is now."""
         return await self._call(self.sync_station.channel, name)
 
-    async def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
+    async def create_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
         """Make a channel."""
-        return await self._call(self.sync_station.create_channel, name, **settings)
+        return await self._call(self.sync_station.create_channel, name, partitions=partitions, **settings)
 
-    async def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Change a channel's settings."""
-        return await self._call(self.sync_station.alter_channel, name, **settings)
+    async def alter_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings, or let it grow."""
+        return await self._call(self.sync_station.alter_channel, name, partitions=partitions, **settings)
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel with its data."""
@@ -335,16 +505,22 @@ class AsyncStation:
         return await self._call(self.sync_station.types, channel)
 
     async def trim(self, channel: str | None = None) -> list[Trimmed]:
-        """Apply retention now."""
+        """Apply retention, rotation by age, compaction and compression now."""
         return await self._call(self.sync_station.trim, channel)
 
     async def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not."""
         return await self._call(self.sync_station.subscriptions, channel)
 
-    async def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
+    async def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group, with its workers and what each delivers."""
+        return await self._call(self.sync_station.groups, channel)
+
+    async def seek(
+        self, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False
+    ) -> SeekResult:
         """Move a durable subscription."""
-        return await self._call(self.sync_station.seek, channel, name, to, dry_run=dry_run)
+        return await self._call(self.sync_station.seek, channel, name, to, partition=partition, dry_run=dry_run)
 
     async def forget(self, channel: str, name: str) -> None:
         """Remove a durable subscription's position."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_numbers: Final = itertools.count()
 F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the data in the drive's cache
 
 
@@ -103,7 +105,7 @@ class Disk:
 
     def replace_file(self, path: str | Path, data: bytes, *, sync_names: bool = True) -> None:
         """Replace a small file so that a crash leaves the old or the new content, never a mixture."""
-        temporary = f"{path}.tmp-{os.getpid()}"
+        temporary = f"{path}.tmp-{os.getpid()}-{next(_numbers)}"  # two threads may replace the same file
         try:
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:

@@ -8,11 +8,13 @@ The tree::
     ├── InvalidMessage         what was handed to publish cannot be stored
     │   ├── MessageTooLarge    larger than messages.max_bytes
     │   ├── PayloadMismatch    does not fit the type registered under its name
-    │   └── SchemaConflict     the registered type cannot read what the channel holds under its name
+    │   ├── SchemaConflict     the registered type cannot read what the channel holds under its name
+    │   └── OutOfSequence      a producer's number that leaves some out
     ├── NotFound               no such channel, subscription, message or file
     ├── AlreadyExists          the channel is there already
     ├── Busy                   a bound was hit or a lock was not had in time; try again
     │   └── SubscriptionBusy   another live subscriber has this name
+    ├── ProducerFenced         somebody else is this producer now
     ├── StationClosed          the station or subscription was closed
     │   └── Forked             the station was opened before fork(); open it again in the child
     ├── ReadOnly               opened with read_only=True, or the directory is
@@ -57,6 +59,10 @@ class SchemaConflict(InvalidMessage):
     """The registered type cannot read what the channel holds under its name. Nothing was published."""
 
 
+class OutOfSequence(InvalidMessage):
+    """A producer's message has a number beyond the next: those between would be taken for stored, and be lost."""
+
+
 class NotFound(HeliographError, LookupError):
     """There is no such channel, subscription, message or file."""
 
@@ -71,6 +77,10 @@ class Busy(HeliographError):
 
 class SubscriptionBusy(Busy):
     """Another live subscriber has this name."""
+
+
+class ProducerFenced(HeliographError):
+    """A producer of the same id was opened since, here or elsewhere: that one goes on. Nothing was published."""
 
 
 class StationClosed(HeliographError):

@@ -23,6 +23,9 @@ HEADER_NAME_CHARS_MAX = 64
 KEY_BYTES_MAX = 64 * 1024
 """Longest partition key."""
 
+PARTITIONS_MAX = 1024
+"""Most partitions of one channel: each costs a directory, and whoever reads it some open files."""
+
 CHUNK_BYTES = 128 * 1024
 """How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
 
@@ -79,3 +82,23 @@ CHECKED_TYPES_MAX = 10_000
 
 TYPE_VERSIONS_MAX = 100
 """Versions of one type's schema that a channel keeps; a type that changes more often wants a new name."""
+SCHEDULE_AHEAD_DAYS_MAX = 3_660
+"""How far ahead a message may be scheduled, and how long it may live: ten years. More is a slip of the unit."""
+
+SCHEDULE_MOVE_MAX = 1_000
+"""Most messages that are moved from the schedule to their channels at once."""
+
+SCHEDULE_MOVE_BYTES_MAX = 8 * 1024 * 1024
+"""How many bytes of them, at most, but for one that is larger."""
+
+SCHEDULE_LOOK_S = 1.0
+"""The dispatcher looks at the clock and into the schedule at least this often; others try for its lease."""
+
+SCHEDULE_RETRY_S_MAX = 60.0
+"""Longest pause before a scheduled message that could not be delivered is tried again."""
+
+SCHEDULE_LATE_S = 60.0
+"""A recurring schedule's firing that is later than this was missed."""
+
+SCHEDULE_PAGE = 500
+"""How many waiting messages are read at once when they are listed."""

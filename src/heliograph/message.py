@@ -28,32 +28,17 @@ import uuid_utils
 
 from heliograph.clock import to_us
 from heliograph.errors import InvalidMessage
+from heliograph.expiry import NAME as EXPIRES
+from heliograph.expiry import Expiry
 from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
 
 RESERVED: Final = frozenset(
     [
-        "specversion",
-        "id",
-        "source",
-        "type",
-        "time",
-        "channel",
-        "partitionkey",
-        "correlationid",
-        "traceparent",
-        "subject",
-        "data",
-        "data_base64",
-        "datacontenttype",
-        "dataschema",
-        "batch",
-        "origin",
-        "originseq",
-        "producer",
-        "producerseq",
-        "crc",
+        *("specversion", "id", "source", "type", "time", "channel", "partitionkey", "correlationid", "traceparent"),
+        *("subject", "expires", "data", "data_base64", "datacontenttype", "dataschema"),
+        *("atomic", "batch", "origin", "originseq", "producer", "producerseq", "crc"),
     ]
-)
+)  # fmt: skip
 """Attributes that a header must not use."""
 
 _HEADER_NAME: Final = re.compile(r"[a-z0-9_]+")
@@ -87,6 +72,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     channel: str
     partition: int
     offset: int
+    duplicate: bool = False
+    """A producer's message that was stored before; its offset is -1 if it is not the last one."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -102,12 +89,13 @@ class Gap(msgspec.Struct, frozen=True):
 class Lines:
     """The stored bytes that a batch of messages was decoded from."""
 
-    __slots__ = ("_numbered", "_split", "data", "first", "partition")
+    __slots__ = ("_numbered", "_split", "data", "expiring", "first", "partition")
 
     def __init__(self, data: bytes, first: int, partition: int, numbered: dict[int, bytes] | None = None) -> None:
         self.data = data
         self.first = first
         self.partition = partition
+        self.expiring = False  # whether any of the messages beside each other here may expire
         self._numbered = numbered
         self._split: list[bytes] | None = None
 
@@ -146,11 +134,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     # Not part of the stored object, hence names that no JSON object of ours has.
     offset: int = msgspec.field(default=-1, name=" offset")
     lines: Any = msgspec.field(default_factory=_decoding.get, name=" lines")
+    expires: Expiry | None = None
+    """After this time it is not delivered any more."""
 
     @property
     def key(self) -> str | None:
         """The partition key."""
         return self.partitionkey
+
+    @property
+    def tombstone(self) -> bool:
+        """Whether it deletes its key: a key and no data. See the setting ``retention_compact``."""
+        return self.partitionkey is not None and self.data is None
 
     @property
     def partition(self) -> int:
@@ -194,8 +189,16 @@ class _Undecoded(Message, frozen=True, gc=False):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decoder = msgspec.json.Decoder(Message)
-_undecoded = msgspec.json.Decoder(_Undecoded)
+def _read_expiry(_: type, value: object) -> Expiry:
+    """Called, while decoding, only for a message that has the attribute: all others cost nothing."""
+    lines = _decoding.get()
+    if lines is not None:
+        lines.expiring = True
+    return Expiry.read(value)
+
+
+_decoder = msgspec.json.Decoder(Message, dec_hook=_read_expiry)
+_undecoded = msgspec.json.Decoder(_Undecoded, dec_hook=_read_expiry)
 _plain = msgspec.json.Decoder().decode
 _get_bytes = attrgetter("data_base64")
 # A frozen struct refuses attribute assignment; its slots do not. Used before anybody else sees the message.
@@ -218,9 +221,13 @@ def decode_lines(
         return None
     finally:
         _decoding.reset(before)
-    if len(messages) != following - first:
-        return None  # empty lines: offsets are not consecutive
-    deque(map(_set_offset, messages, count(first)), maxlen=0)
+    if len(messages) == following - first:
+        deque(map(_set_offset, messages, count(first)), maxlen=0)
+    elif messages or data.strip(b" \n"):  # blank lines: offsets are not consecutive
+        offsets = [offset for offset, line in enumerate(data.split(b"\n"), first) if line.strip(b" ")]
+        if len(messages) != len(offsets):
+            return None
+        deque(map(_set_offset, messages, offsets), maxlen=0)
     try:
         if payload_decoder is not None:
             _decode_payloads(messages, payload_decoder)
@@ -251,6 +258,7 @@ def decode_line(line: bytes, offset: int, partition: int, payload_decoder: Paylo
     message: Message = (_decoder if payload_decoder is None else _undecoded).decode(line)
     _set_offset(message, offset)
     _set_lines(message, Lines(line, offset, partition, {offset: line}))
+    message.lines.expiring = message.expires is not None
     if payload_decoder is not None:
         _decode_payloads([message], payload_decoder)
     _take_bytes(message)
@@ -347,12 +355,15 @@ def _text(what: str, value: object, bytes_max: int) -> bytes:
 
 
 def _headers(headers: Mapping[Any, Any]) -> bytes:
-    if len(headers) > HEADERS_MAX:
+    if len(headers) - (EXPIRES in headers) > HEADERS_MAX:
         raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
     parts: list[bytes] = []
     for name, value in headers.items():
         if not isinstance(name, str) or len(name) > HEADER_NAME_CHARS_MAX or not _HEADER_NAME.fullmatch(name):
             raise InvalidMessage(f"header name {name!r}: use lower-case letters, digits and '_'")
+        if name == EXPIRES and isinstance(value, Expiry):
+            parts.append(b',"expires":"%b"' % value.text().encode())
+            continue
         if name in RESERVED:
             raise InvalidMessage(f"header name '{name}' is an attribute of the envelope; choose another name")
         if isinstance(value, str):

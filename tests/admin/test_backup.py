@@ -24,11 +24,6 @@ from tests.faults import Died, FaultyDisk
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
@@ -491,3 +486,23 @@ def test_backups_that_are_killed_again_and_again_never_break_the_last_whole_one(
     restore(target, tmp_path / "again")
     with open_station(tmp_path / "again") as station:
         assert numbers(station) == list(range(MESSAGES + 240))
+
+
+def test_what_waits_for_its_time_is_in_the_backup(tmp_path: Path) -> None:
+    with hg.open(tmp_path / "data", name="host1") as station:
+        backup(station, tmp_path / "copy")
+        station.publish_many("alerts", [1, 2], delay=3600)
+        station.schedule("nightly", "reports", 1, cron="0 3 * * *")
+        first = backup(station, tmp_path / "copy")
+        again = backup(station, tmp_path / "copy")
+        assert first.copied_bytes > again.copied_bytes
+        assert not [path for path in (tmp_path / "copy").iterdir() if path.name.startswith(".schedule")]
+        waiting = [one.id for one in station.scheduled()]
+    assert check(tmp_path / "copy") == []
+    restore(tmp_path / "copy", tmp_path / "restored")
+    with hg.open(tmp_path / "restored") as station:
+        assert [one.id for one in station.scheduled()] == waiting
+        assert [one.name for one in station.schedules()] == ["nightly"]
+    with hg.open(tmp_path / "data", read_only=True) as station:
+        backup(station, tmp_path / "from-read-only")
+    assert check(tmp_path / "from-read-only") == []

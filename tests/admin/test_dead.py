@@ -20,6 +20,7 @@ import pytest
 import heliograph as hg
 from heliograph.admin import dead, where
 from heliograph.admin.verify import verify
+from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from tests.admin.helpers import open_station, partition
 from tests.faults import Died, FaultyDisk, QuickDisk
 
@@ -352,3 +353,55 @@ def test_a_replay_that_is_killed_again_and_again_neither_loses_nor_doubles(tmp_p
         assert left(station) == []
         assert verify(station, repair=True).ok
     assert os.listdir(tmp_path / "dead") == ["alerts.lock"]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_statistics_count_the_letters_that_are_left(tmp_path: Path, compress: bool) -> None:
+    def waiting() -> int:
+        (stats,) = [one for one in station.stats().channels if one.channel == "alerts"]
+        return stats.dead_letters
+
+    with open_station(tmp_path, disk=QuickDisk(), compress=compress) as station:
+        station.publish("alerts", 0)
+        assert waiting() == 0
+        bury(station)
+        assert waiting() == LETTERS
+        dead.purge(station, "alerts", offsets=[LETTERS - 1])
+        assert waiting() == LETTERS - 1
+        station.trim()
+        dead.purge(station, "alerts", offsets=[1, 5])
+        assert waiting() == LETTERS - 3
+        bury(station, 2, first=LETTERS)
+        assert waiting() == LETTERS - 1
+        assert dead.replay(station, "alerts", offsets=[0, 2, 7]).replayed == 3
+        assert waiting() == LETTERS - 4 == len(left(station))
+        dead.purge(station, "alerts")
+        assert waiting() == 0
+        station.delete_channel("alerts.dead-letter")
+        assert waiting() == 0
+
+
+def test_a_partition_that_is_closed_for_room_meanwhile_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other channels may need the descriptors between any two steps of a replay."""
+    with open_station(tmp_path, disk=QuickDisk()) as station:
+        bury(station)
+        real = OpenPartitions.get
+        evictions: list[str] = []
+
+        def get_and_close(self: OpenPartitions, channel: str, number: int) -> OpenPartition:
+            entry = real(self, channel, number)
+            if len(evictions) % 2 == 0 and entry.close_if_idle():
+                del self.known[channel, number]
+            evictions.append(channel)
+            return entry
+
+        monkeypatch.setattr(OpenPartitions, "get", get_and_close)
+        assert dead.replay(station, "alerts").replayed == LETTERS
+        bury(station, 3)
+        assert dead.purge(station, "alerts").removed == 3
+        monkeypatch.undo()
+        assert len(evictions) > 10
+        assert replayed(station) == Counter(range(LETTERS))
+        assert left(station) == []

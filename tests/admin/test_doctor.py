@@ -179,3 +179,27 @@ def test_a_check_that_fails_is_a_finding_and_does_not_stop_the_others(
     found = examine(tmp_path, Config())
     assert any(one.name == "free space" and "no such thing" in one.value for one in found)
     assert found[-1].name == "station"
+
+
+def test_messages_that_nobody_delivers_in_time_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hg.open(tmp_path, name="host1") as station:
+        station.publish("alerts", 1, delay=3600)
+    assert findings(tmp_path)["schedule"].value == "1 messages wait for their time"
+    now_s = time.time()
+    monkeypatch.setattr(wellbeing.time, "time", lambda: now_s + 7200)
+    found = findings(tmp_path)["schedule"]
+    assert found.status == "warn"
+    assert "too long" in found.value
+
+
+def test_scheduled_messages_that_failed_are_found(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="host1", auto_create=False) as station:
+        station.create_channel("alerts")
+        station.publish("alerts", 1, delay=0.5)
+        station.delete_channel("alerts")
+        until_s = time.monotonic() + 30
+        while not station.stats().scheduled_failed and time.monotonic() < until_s:
+            time.sleep(0.01)
+    found = findings(tmp_path)["schedule"]
+    assert found.status == "warn"
+    assert "could not be delivered" in found.value

@@ -23,7 +23,7 @@ def part(number: int = 0, *, first: int = 0, following: int = 0, size: int = 0) 
     )  # fmt: skip
 
 
-def standing(offset: int, lag: int, partition: int = 0, *, name: str = "pager", kind: str = "subscription") -> Standing:
+def standing(offset: int, lag: int, partition: int = 0, *, name: str = "pager", kind: str = "plain") -> Standing:
     return Standing(
         kind=kind, channel="alerts", name=name, partition=partition, offset=offset, lag=lag, lag_s=lag / 10, live=True
     )
@@ -32,6 +32,7 @@ def standing(offset: int, lag: int, partition: int = 0, *, name: str = "pager", 
 def at(seconds: float, channels: dict[str, list[PartitionStats]], *standings: Standing) -> Look:
     return Look(
         station="host1", path="data", time=datetime(2026, 11, 15, tzinfo=UTC), at_s=seconds, channels=channels,
+        dead_letters={"alerts": 5, "b": 3},
         standings=list(standings),
     )  # fmt: skip
 
@@ -155,14 +156,32 @@ def test_a_damaged_position_is_told_and_the_rest_is_shown(tmp_path: Path) -> Non
 
 
 def test_another_kind_of_reader_needs_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def groups(_: hg.Station) -> Iterator[Standing]:
-        yield standing(1, 2, kind="group", name="workers")
+    def queues(_: hg.Station) -> Iterator[Standing]:
+        yield standing(1, 2, kind="queue", name="workers")
 
-    monkeypatch.setattr(overview, "SOURCES", (*overview.SOURCES, groups))
+    monkeypatch.setattr(overview, "SOURCES", (*overview.SOURCES, queues))
     with hg.open(tmp_path, name="host1") as station:
         station.publish("alerts", 1)
         (channel,) = compare(None, look(station)).channels
-    assert [(one.kind, one.name, one.lag) for one in channel.readers] == [("group", "workers", 2)]
+    assert [(one.kind, one.name, one.lag) for one in channel.readers] == [("queue", "workers", 2)]
+
+
+def test_a_group_is_one_reader_with_its_workers(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="host1") as station, hg.open(tmp_path) as other:
+        station.create_channel("alerts", partitions=4)
+        for n in range(40):
+            station.publish("alerts", n)
+        workers = [
+            one.subscribe("alerts", lambda message: None, name="crew", group=True, start="first", paused=True)
+            for one in (station, other)
+        ]
+        (channel,) = compare(None, look(station)).channels
+        for worker in workers:
+            worker.close()
+    assert len(channel.partitions) == 4
+    assert [(one.kind, one.name, one.workers, one.lag, one.live) for one in channel.readers] == [
+        ("group", "crew", 2, 40, True)
+    ]
 
 
 def test_settings_of_a_channel_and_of_none(tmp_path: Path) -> None:

@@ -55,6 +55,21 @@ def test_a_sound_station_is_ok_and_everything_is_counted(tmp_path: Path) -> None
     assert msgspec.json.encode(report)
 
 
+@pytest.mark.parametrize("repair", [False, True])
+def test_progress_never_goes_back_though_damage_is_looked_at_again(tmp_path: Path, repair: bool) -> None:
+    seen: list[tuple[int, int]] = []
+    with open_station(tmp_path, segment_bytes=65_536) as station:
+        station.publish_many(CHANNEL, [{"n": number, "text": "x" * 60} for number in range(200)])
+        for number in range(200, 800):
+            station.publish(CHANNEL, {"n": number, "text": "x" * 60})
+        for path in segments(tmp_path)[:3]:
+            overwrite(path, 1000, b"?")
+        report = verify(station, repair=repair, progress=lambda done, total: seen.append((done, total)))
+    assert report.damaged == 3
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+
+
 def test_one_channel_can_be_verified_alone_and_an_unknown_one_is_an_error(tmp_path: Path) -> None:
     with open_station(tmp_path) as station:
         fill(station, 3)

@@ -31,6 +31,18 @@ def test_create_and_alter_take_settings_as_people_write_them(helio: Helio, stati
     assert (settings.retention_age_s, settings.compress, settings.retention_bytes) == (None, False, 10 * 2**30)
 
 
+def test_a_channel_of_the_latest_per_key(helio: Helio, station: hg.Station) -> None:
+    helio("channels", "create", "prices", "--retention-compact", "--tombstone-grace", "1h")
+    settings = station.channel("prices").settings
+    assert (settings.retention_compact, settings.tombstone_grace_s) == (True, 3_600)
+    assert "retention_compact" in helio("channels", "show", "prices").stdout
+    helio("pub", "prices", "null", "--as", "json", "--key", "ACME")
+    (message,) = station.read("prices")
+    assert message.tombstone
+    helio("channels", "alter", "prices", "--no-retention-compact")
+    assert station.channel("prices").settings.retention_compact is False
+
+
 def test_a_setting_that_makes_no_sense_is_refused(helio: Helio, station: hg.Station) -> None:
     assert "retention_age_s" in one_line_error(helio("channels", "create", "x", "--retention-age", "7parsecs"), 2)
     assert "x" not in [info.name for info in station.channels()]

@@ -26,3 +26,10 @@ def test_watch_prints_a_line_at_each_look_until_it_is_ended(station: hg.Station,
     child.signal(signal.SIGTERM)
     code, _, err = child.end()
     assert (code, err) == (0, "")
+
+
+def test_what_waits_for_its_time_is_mentioned(helio: Helio, station: hg.Station) -> None:
+    assert "no channels yet" in helio("stats").stdout
+    assert "scheduled" not in helio("stats").stdout
+    station.publish("alerts", 1, delay=3600)
+    assert "1 message scheduled" in helio("stats").stdout

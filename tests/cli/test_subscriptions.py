@@ -22,8 +22,8 @@ def test_list_shows_the_lag(helio: Helio, lagging: hg.Station) -> None:
     (info,) = json.loads(helio("subscriptions", "list", "--json").stdout)
     assert (info["name"], info["offset"], info["lag"], info["live"]) == ("pager", 4, 6, False)
     heading, row = helio("subscriptions", "list", "numbers").stdout.splitlines()
-    assert heading.split() == ["CHANNEL", "SUBSCRIPTION", "LIVE", "OFFSET", "LAG", "BEHIND", "SAVED"]
-    assert row.split()[:5] == ["numbers", "pager", "no", "4", "6"]
+    assert heading.split() == ["CHANNEL", "SUBSCRIPTION", "PARTITION", "LIVE", "OFFSET", "LAG", "BEHIND", "SAVED"]
+    assert row.split()[:6] == ["numbers", "pager", "0", "no", "4", "6"]
     one_line_error(helio("subscriptions", "list", "nothing"), 3)
 
 

@@ -13,6 +13,7 @@ from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.delivery import (
     DeadLetterIdentity,
     Flusher,
+    Lookout,
     Retry,
     Subscription,
     identity_of,
@@ -124,6 +125,12 @@ class FakeEngine:
             self.news.notify_all()
         return offset
 
+    def partition_count(self, channel: str, /) -> int:
+        return 1
+
+    def claim_kind(self, channel: str, subscription: str, kind: str, /) -> None:
+        pass
+
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         return Bounds(self.first, len(self.entries))
 
@@ -205,15 +212,19 @@ class MiniStation:
         self.engine = FakeEngine(channel)
         self.letters = Letters()
         self.flusher = Flusher(flush_ms)
+        self.lookout = Lookout()
         self.subscriptions: list[Subscription] = []
 
     def subscribe(self, handler: Callable[[Any], Any], **options: Any) -> Subscription:
-        options = {"start_offset": 0, "retry": QUICK, "clock": SYSTEM_CLOCK, **options}
+        options = {"retry": QUICK, "clock": SYSTEM_CLOCK, **options}
+        start_offset = options.pop("start_offset", 0)
         subscription = start_subscription(
             engine=self.engine,
             channel=self.engine.channel,
             handler=handler,
+            start=lambda _: start_offset,
             flusher=self.flusher,
+            lookout=self.lookout,
             publish_dead_letter=self.letters.publish,
             recent_dead_letters=self.letters.recent,
             **options,
@@ -232,6 +243,7 @@ class MiniStation:
         for subscription in self.subscriptions:
             subscription.close(timeout_s=PATIENCE_S)
         self.flusher.close()
+        self.lookout.close()
 
 
 class Gate:

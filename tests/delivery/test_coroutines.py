@@ -239,7 +239,7 @@ def test_an_async_handler_left_behind_is_cancelled(station: MiniStation) -> None
     assert subscription.close(timeout_s=0.05) is False
     assert cancelled.wait(PATIENCE_S)
     assert station.saved() == 0
-    eventually(lambda: not subscription._thread.is_alive())
+    eventually(lambda: not subscription._parts.alive)
 
 
 def test_a_handler_that_never_waits_leaves_turns_to_the_loop(station: MiniStation) -> None:

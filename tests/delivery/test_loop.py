@@ -277,7 +277,7 @@ def test_a_handler_that_does_not_return_is_left_behind_and_its_message_comes_aga
     eventually(lambda: seen == [1, 2])
     eventually(lambda: station.saved() == 3)
     gate.opened.set()
-    eventually(lambda: not stuck._thread.is_alive())
+    eventually(lambda: not stuck._parts.alive)
     time.sleep(0.03)  # several flush intervals
     assert station.saved() == 3, "the one left behind saves nothing any more"
 

@@ -9,7 +9,7 @@ import pytest
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.delivery import Flusher, Retry
 from heliograph.delivery.control import Control
-from heliograph.delivery.lane import Terms
+from heliograph.delivery.lane import Life, Terms
 from heliograph.delivery.positions import Positions
 from heliograph.engine.port import Batch
 from tests.delivery.harness import FakeEngine, eventually
@@ -33,7 +33,7 @@ class Story:
             channel="alerts",
             partition=0,
             name="worker",
-            incarnation="k3f9q2",
+            life=Life("k3f9q2"),
             batch=False,
             retry=Retry(),
             letters=None,

@@ -36,6 +36,18 @@ def test_what_nobody_needs_moves_the_position_only_when_nothing_before_it_is_out
     assert window.committed([0, 2]) == 10
 
 
+def test_it_moves_back_only_while_nothing_is_out() -> None:
+    window = Window(2, 0, pieces_max=2, span_max=100)
+    window.hand_out({1: 2}, reach=10)
+    with pytest.raises(ValueError, match="nothing is out"):
+        window.rewind(5)
+    window.complete(1)
+    window.rewind(5)
+    assert window.committed([0, 0]) == window.reach == 5
+    window.hand_out({0: 5}, reach=7)
+    assert window.committed([5, 0]) == 5
+
+
 def test_lanes_and_span_are_bounded() -> None:
     window = Window(2, 0, pieces_max=2, span_max=10)
     window.hand_out({0: 0}, reach=1)

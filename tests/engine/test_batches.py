@@ -10,7 +10,7 @@ import pytest
 import heliograph as hg
 from heliograph.engine.batches import Cursor
 from heliograph.station import Station
-from tests.engine.conftest import Opener
+from tests.opening import Opener
 
 CHANNEL = "events"
 

@@ -12,7 +12,7 @@ import pytest
 import heliograph as hg
 from heliograph.engine.port import Position
 from heliograph.station import Station
-from tests.engine.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import eventually
 
 CHANNEL = "events"

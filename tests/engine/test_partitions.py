@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
-from tests.engine.conftest import Opener
 from tests.faults import FaultyDisk
+from tests.opening import Opener
 from tests.proof.tools import checked_log, eventually
 
 

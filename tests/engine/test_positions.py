@@ -12,8 +12,8 @@ import heliograph as hg
 from heliograph.disk import Disk
 from heliograph.engine.port import Position
 from heliograph.engine.positions import Positions
-from tests.engine.conftest import Opener
 from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
 from tests.proof.tools import eventually
 
 CHANNEL = "events"

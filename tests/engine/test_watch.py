@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from heliograph.engine.watch import Watcher
-from tests.engine.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import eventually
 
 CHANNEL = "events"

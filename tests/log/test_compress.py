@@ -16,7 +16,7 @@ import heliograph as hg
 from heliograph.limits import FRAME_BYTES_MAX
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import checked_log
 
 CHANNEL = "events"

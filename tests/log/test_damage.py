@@ -14,7 +14,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.station import Station
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import eventually
 
 CHANNEL = "events"

@@ -18,7 +18,7 @@ import heliograph as hg
 from heliograph import disk as disks
 from heliograph.station import Station, open_station
 from tests.faults import Died, FaultyDisk, QuickDisk
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import Child, checked_log, tree
 
 CHANNEL = "events"

@@ -12,7 +12,7 @@ import pytest
 import heliograph as hg
 from heliograph import disk as disks
 from heliograph.station import Station
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import Child, eventually, tree
 
 CHANNEL = "events"

@@ -15,7 +15,7 @@ import heliograph as hg
 from heliograph.log import indexing, recovery
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk, QuickDisk
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import checked_log
 
 NOW_US = 1_800_000_000_000_000

@@ -13,7 +13,7 @@ import pytest
 import heliograph as hg
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import Child, checked_log, eventually
 
 CHANNEL = "events"

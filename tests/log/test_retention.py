@@ -16,7 +16,7 @@ import heliograph as hg
 from heliograph.log.retention import Rules, Sealed, plan
 from heliograph.station import Station
 from tests.faults import SteppedClock
-from tests.log.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import Child, eventually
 
 CHANNEL = "events"

@@ -154,8 +154,8 @@ def chaos(root: Path, durability: str, seed: int, seconds: float) -> None:
             for work in (one.publish, one.publish, one.redact, one.tidy, one.read, one.read, one.look):
                 one.start(work)
             one.stop.wait(seconds)
-            one.end()
             child.tell()
+            one.end()
             others = int(child.line())
             child.finish()
         end = station.channel(CHANNEL).next

@@ -27,7 +27,7 @@ from heliograph.engine.port import Position
 from heliograph.station import Station, open_station
 from tests.faults import FaultyDisk, QuickDisk
 from tests.log.test_commit import SlowDisk, held_up
-from tests.proof.conftest import Opener
+from tests.opening import Opener
 from tests.proof.tools import Child, checked_log, eventually
 
 CHANNEL = "events"

@@ -16,7 +16,7 @@ from heliograph.log import compress
 from heliograph.message import Message
 from heliograph.station import Station, open_station
 from tests.faults import Died, FaultyDisk, QuickDisk
-from tests.station.conftest import Opener
+from tests.opening import Opener
 
 CHANNEL = "events"
 COUNT = 900

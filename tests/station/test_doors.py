@@ -14,8 +14,8 @@ import heliograph as hg
 from heliograph.limits import NAME_BYTES_MAX
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
+from tests.opening import Opener
 from tests.proof.tools import tree
-from tests.station.conftest import Opener
 
 BAD: list[Any] = [
     "", ".", "..", "/", "a/b", "../escaped", "../../escaped", "/tmp/escaped", "a/../../escaped", "nul\0", "\0",

@@ -13,8 +13,8 @@ import pytest
 
 from heliograph.log.directory import DataDirectory
 from heliograph.station import Station, open_station
+from tests.opening import Opener
 from tests.proof.tools import Child
-from tests.station.conftest import Opener
 
 CHANNEL = "events"
 

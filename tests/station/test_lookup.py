@@ -12,7 +12,7 @@ import heliograph as hg
 from heliograph.message import new_id
 from heliograph.station import Station
 from tests.faults import SteppedClock
-from tests.station.conftest import Opener
+from tests.opening import Opener
 from tests.station.test_seek_by_time import CountingDisk
 
 CHANNEL = "events"

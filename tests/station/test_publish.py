@@ -16,8 +16,8 @@ import pytest
 import heliograph as hg
 from heliograph.limits import BATCH_MESSAGES_MAX
 from tests.faults import SteppedClock
+from tests.opening import Opener
 from tests.proof.tools import checked_log
-from tests.station.conftest import Opener
 
 CHANNEL = "events"
 

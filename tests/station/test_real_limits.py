@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import threading
@@ -18,16 +19,18 @@ from tests.proof.tools import Child, checked_log, eventually
 CHANNEL = "events"
 
 
+def mount(*arguments: object) -> None:
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of one mebibyte."""
     point = tmp_path / "small"
     point.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", point], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", point)
     try:
         yield point
     finally:
@@ -54,11 +57,12 @@ def test_a_full_disk_is_an_error_at_once_and_publishing_resumes_when_there_is_ro
         acknowledged = [station.publish(CHANNEL, {"n": number, "pad": "x" * 200}).id for number in range(20)]
         ballast = fill_up(small)
         refused = 0
-        for size in (10, 500, 5000, 500, 10) * 8:
+        for size in (10, 500, 5000, 100_000, 500, 10) * 8:
             try:
                 acknowledged.append(station.publish(CHANNEL, {"pad": "y" * size}).id)
             except hg.DiskFull as error:
                 assert "space" in str(error)  # noqa: PT017
+                assert "publishing resumes" in str(error)  # noqa: PT017
                 refused += 1
             try:
                 acknowledged += [r.id for r in station.publish_many(CHANNEL, [{"pad": "z" * size}] * 3)]
@@ -69,6 +73,7 @@ def test_a_full_disk_is_an_error_at_once_and_publishing_resumes_when_there_is_ro
         assert [message.id for message in station.read(CHANNEL)] == acknowledged
         ballast.unlink()
         acknowledged += [station.publish(CHANNEL, {"after": number}).id for number in range(20)]
+        acknowledged += [receipt.id for receipt in station.publish_many(CHANNEL, [{"pad": "x" * 1000}] * 20)]
         assert [message.id for message in station.read(CHANNEL)] == acknowledged
     assert [message["id"] for message in checked_log(small / "data", CHANNEL).values()] == acknowledged
     with open_station(small / "data", name="host1") as station:
@@ -102,6 +107,24 @@ def test_a_full_disk_does_not_lose_a_subscriber_s_place(small: Path) -> None:
         assert station.subscriptions()[0].offset == 10
 
 
+def test_a_position_that_cannot_be_saved_is_counted_and_the_subscription_goes_on(small: Path) -> None:
+    with open_station(small / "data", name="host1", position_flush_ms=10) as station:
+        station.publish_many(CHANNEL, ["x" * 1000] * 5)
+        got: list[int] = []
+        subscription = station.subscribe(
+            CHANNEL, lambda message: got.append(message.offset), name="s", paused=True, start=0
+        )
+        ballast = fill_up(small)
+        subscription.resume()
+        eventually(lambda: len(got) == 5)
+        eventually(lambda: subscription.stats().position_errors > 0)
+        assert subscription.state == "running"
+        ballast.unlink()
+        station.publish(CHANNEL, "after")
+        eventually(lambda: [info.offset for info in station.subscriptions(CHANNEL)] == [6])
+        assert got == list(range(6))
+
+
 def test_a_channel_cannot_be_made_on_a_full_disk_and_nothing_half_made_is_left(small: Path) -> None:
     with open_station(small / "data", name="host1") as station:
         station.publish(CHANNEL, 1)
@@ -109,6 +132,7 @@ def test_a_channel_cannot_be_made_on_a_full_disk_and_nothing_half_made_is_left(s
         with pytest.raises(hg.DiskFull):
             station.publish("another", 1)
         assert [info.name for info in station.channels()] == [CHANNEL]
+        assert os.listdir(small / "data" / "channels") == [CHANNEL]
         ballast.unlink()
         assert station.publish("another", 1).offset == 0
         assert os.listdir(small / "data" / "channels") in ([CHANNEL, "another"], ["another", CHANNEL])
@@ -158,21 +182,24 @@ def test_opening_on_a_full_disk_explains_itself_and_works_afterwards(small: Path
 # -- nobody may write ----
 
 
-def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(small: Path) -> None:
+@pytest.mark.parametrize("derived", ["there", "lost"])
+def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(small: Path, derived: str) -> None:
     with open_station(small / "data", name="host1", segment_bytes=4096) as station:
         for number in range(50):
             station.publish(CHANNEL, {"n": number, "pad": "x" * 200})
-    (small / "data" / "channels" / CHANNEL / "0" / "head").unlink()
-    for path in (small / "data" / "channels" / CHANNEL / "0").glob("*.index"):
-        path.unlink()
-    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-    with pytest.raises(hg.ReadOnly, match="read_only=True"):
-        open_station(small / "data", name="host1")
+    if derived == "lost":
+        (small / "data" / "channels" / CHANNEL / "0" / "head").unlink()
+        for path in (small / "data" / "channels" / CHANNEL / "0").glob("*.index"):
+            path.unlink()
+    mount("-o", "remount,ro", small)
+    for path in (small / "data", small / "new"):
+        with pytest.raises(hg.ReadOnly, match="read_only=True"):
+            open_station(path, name="host1")
     with open_station(small / "data", read_only=True) as station:
         assert [message.data["n"] for message in station.read(CHANNEL)] == list(range(50))
         with pytest.raises(hg.ReadOnly):
             station.publish(CHANNEL, 1)
-    subprocess.run(["mount", "-o", "remount,rw", small], check=True)
+    mount("-o", "remount,rw", small)
     with open_station(small / "data", name="host1") as station:
         assert station.publish(CHANNEL, {"n": 50}).offset == 50
 
@@ -248,3 +275,62 @@ def test_a_thousand_channels_take_a_bounded_number_of_descriptors(tmp_path: Path
         descriptors, partitions = map(int, child.line().split())
         assert descriptors < 110
         assert partitions <= 16
+
+
+LIMITED = """
+    import json, os, resource, sys
+    import heliograph as hg
+    from heliograph.station import open_station
+    from tests.faults import QuickDisk
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    with open_station(sys.argv[1], name="host1", disk=QuickDisk()) as station:
+"""
+
+
+def test_many_channels_work_with_few_descriptors(tmp_path: Path) -> None:
+    code = (
+        LIMITED
+        + """
+        for round in range(2):
+            for n in range(80):
+                station.publish(f"c{n}", round)
+        counts = [info.messages for info in station.channels()]
+        print(json.dumps([set(counts) == {2} and len(counts), len(os.listdir("/proc/self/fd"))]), flush=True)
+    """
+    )
+    with Child(code, tmp_path) as child:
+        channels, descriptors = json.loads(child.line())
+        child.finish()
+    assert channels == 80
+    assert descriptors <= 64
+
+
+def test_when_the_application_takes_all_descriptors_the_error_says_so_and_publishing_resumes(tmp_path: Path) -> None:
+    code = (
+        LIMITED
+        + """
+        station.publish("a", 1)
+        taken = []
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            station.publish("b", 1)
+            said = None
+        except hg.StorageError as error:
+            said = str(error)
+        going = station.publish("a", 2).offset
+        for fd in taken:
+            os.close(fd)
+        print(json.dumps([said, going, station.publish("b", 1).offset]), flush=True)
+    """
+    )
+    with Child(code, tmp_path) as child:
+        said, going, after = json.loads(child.line())
+        child.finish()
+    assert "too many open files" in said
+    assert "ulimit -n" in said
+    assert (going, after) == (1, 0)

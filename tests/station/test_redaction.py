@@ -12,8 +12,8 @@ import heliograph as hg
 from heliograph.admin.verify import verify
 from heliograph.log import compress
 from heliograph.station import Station
+from tests.opening import Opener
 from tests.proof.tools import eventually
-from tests.station.conftest import Opener
 
 CHANNEL = "events"
 COUNT = 60

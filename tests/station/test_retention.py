@@ -13,8 +13,8 @@ import heliograph as hg
 from heliograph.log.retention import Rules, Sealed, plan
 from heliograph.station import Station
 from tests.faults import SteppedClock
+from tests.opening import Opener
 from tests.proof.tools import eventually
-from tests.station.conftest import Opener
 
 CHANNEL = "events"
 HOUR_US = 3_600_000_000

@@ -12,7 +12,7 @@ from heliograph.clock import Clock
 from heliograph.log import index
 from heliograph.station import Station
 from tests.faults import QuickDisk
-from tests.station.conftest import Opener
+from tests.opening import Opener
 
 CHANNEL = "events"
 NOON = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)

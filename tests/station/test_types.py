@@ -18,8 +18,8 @@ from heliograph.engine.schemas import folder_of
 from heliograph.station import open_station, publisher
 from heliograph.station import types as module
 from tests.faults import MUTATING, Died, FaultyDisk, PowerDisk
+from tests.opening import Opener
 from tests.proof.tools import Child
-from tests.station.conftest import Opener
 
 TYPE = "com.example.alert.v1"
 

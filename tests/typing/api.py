@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -47,6 +47,18 @@ def publishing(station: hg.Station) -> None:
     assert_type(station.publish_many("alerts", [1, hg.Draft(data=2, key="cpu")]), list[hg.Receipt])
 
 
+def publishing_later(station: hg.Station) -> None:
+    station.publish("alerts", 1, delay=60, ttl=timedelta(hours=1))
+    station.publish_many("alerts", [1], deliver_at=datetime.now(UTC))
+    assert_type(station.scheduled("alerts"), Iterator[hg.Scheduled])
+    assert_type(station.scheduled_count(), int)
+    assert_type(station.cancel("0192"), bool)
+    assert_type(station.schedule("nightly", "reports", 1, cron="0 3 * * *", missed="all"), hg.Schedule)
+    station.schedule("nightly", "reports", 1, cron="0 3 * * *", missed="some")  # type: ignore[arg-type]
+    assert_type(station.schedules(), list[hg.Schedule])
+    assert_type(station.unschedule("nightly"), bool)
+
+
 def subscribing(station: hg.Station) -> None:
     assert_type(station.subscribe("alerts", handle), hg.Subscription)
     station.subscribe("alerts", handle_async, name="worker-1", start="first", concurrency=8)
@@ -82,4 +94,6 @@ async def asynchronously() -> None:
         assert_type(await station.subscribe("alerts", handle_async), hg.AsyncSubscription)
         assert_type(station.read("alerts", follow=True), AsyncIterator[hg.Message])
         assert_type(await station.stats(), hg.StationStats)
+        assert_type(station.scheduled(), AsyncIterator[hg.Scheduled])
+        assert_type(await station.schedule("nightly", "reports", cron="0 3 * * *"), hg.Schedule)
     assert_type(await hg.open_async("data"), hg.AsyncStation)

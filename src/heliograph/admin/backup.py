@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import msgspec
@@ -24,11 +27,12 @@ from heliograph.clock import from_us
 from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
 from heliograph.limits import COPY_BYTES
-from heliograph.log import index, inspection, redact, segments
+from heliograph.log import index, inspection, redact, segments, swap
 from heliograph.log.head import Fields
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place
+from heliograph.schedule.database import FILE
 from heliograph.station import Station
 
 _extend, _crc = google_crc32c.extend, google_crc32c.value
@@ -100,6 +104,7 @@ class _Backup:
         self._disk = station.engine.disk
         self._root = station.path
         self._progress = progress
+        self._target = target
         self._copies = Copies(target, _target_disk(station), self._advance)
         self._parts: list[Part] = []
         self._done = self._total = 0
@@ -114,6 +119,7 @@ class _Backup:
         self._total = sum(self._stored_bytes(name) for name in names)
         self._copy_small("station.json")
         self._copy_positions()
+        self._copy_schedule()
         for name in names:
             self._copy_channel(name)
         self._copy_rest()
@@ -160,6 +166,16 @@ class _Backup:
                     if entry.endswith(".json"):
                         self._copy_small(f"{directory}/{entry}")
 
+    def _copy_schedule(self) -> None:
+        """Before the channels: what is delivered meanwhile is in both, and not in neither."""
+        for left in self._target.glob(".schedule-*"):  # by a run that was killed
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=".schedule-", dir=self._target) as directory:
+            path = Path(directory, FILE)
+            if self._station.timetable.copy_to(path):
+                with path.open("rb") as file:
+                    self._copies.copy(f"schedule/{FILE}", _file_of(file))
+
     def _copy_channel(self, name: str) -> None:
         """Copy one channel; again if it was deleted and made anew meanwhile, not at all if it is gone."""
         for _ in range(3):
@@ -169,12 +185,14 @@ class _Backup:
                 for number in range(before.partitions):
                     self._finish_redaction(name, number)
                     with contextlib.nullcontext() if self._station.read_only else self._engine.without_upkeep():
+                        self._settle_swaps(name, number)
                         self._copy_partition(name, number)
                 self._copy_types(name)  # after the messages, so that none is missing for what is there
                 self._copies.put(
                     f"channels/{name}/channel.json", self._disk.read_file(self._root / f"channels/{name}/channel.json")
                 )
-                if self._engine.incarnation(name) == before.incarnation:
+                after = self._engine.describe(name)
+                if (after.incarnation, after.partitions) == (before.incarnation, before.partitions):
                     return
             except _GONE:
                 if not (self._root / "channels" / name).exists():
@@ -194,6 +212,12 @@ class _Backup:
         if not self._station.read_only and (directory / redact.INTENT).exists():
             with contextlib.suppress(Fenced):
                 self._engine.redact(name, number, [])
+
+    def _settle_swaps(self, name: str, number: int) -> None:
+        """An index that did not come into its place would be copied as the one that it was to replace."""
+        if not self._station.read_only:
+            place = self._engine.directory.place(name, number, self._station.name)
+            swap.settle(place.directory, self._disk)
 
     def _copy_partition(self, name: str, number: int) -> None:
         place = self._engine.directory.place(name, number, self._station.name)
@@ -256,6 +280,13 @@ class _Backup:
             for entry in self._disk.listdir(self._root / "audit"):
                 if entry.endswith(".jsonl"):
                     self._copies.copy(f"audit/{entry}", _lines_of(self._disk.read_file(self._root / "audit" / entry)))
+
+
+def _file_of(file: BinaryIO) -> Source:
+    fd, crc, length = file.fileno(), 0, 0
+    while data := file.read(COPY_BYTES):
+        crc, length = _extend(crc, data), length + len(data)
+    return Source(lambda at, size: os.pread(fd, size, at), length, crc)
 
 
 def _lines_of(data: bytes) -> Source:

@@ -30,6 +30,7 @@ from heliograph.admin.letters import (
     summary,
 )
 from heliograph.admin.where import Where
+from heliograph.disk import Disk
 from heliograph.errors import Busy, InvalidMessage, NotFound
 from heliograph.limits import COPY_BYTES
 from heliograph.log import retention, segments
@@ -81,10 +82,11 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Journal(msgspec.Struct, frozen=True):
-    """A group on its way: its letters, and where the channel ended before it was published."""
+    """A group on its way: its letters, and where each partition of the channel ended before it was published."""
 
-    start: int
     letters: list[_Entry]
+    starts: list[int] = []
+    start: int = 0  # of the one partition, as version 0.1 wrote it
 
 
 class _Copy(NamedTuple):
@@ -190,6 +192,7 @@ class _Replay:
             fields["replaycount"] = _raw(letter.replays + 1)
             fields["replayletter"] = _raw(letter.id)
             fields.pop("time", None)
+            fields.pop("expires", None)  # who replays wants it delivered
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
@@ -201,10 +204,10 @@ class _Replay:
             return
         if not report.dry_run:
             self._write_journal([copy.letter for copy in group])
-            first = self._station.publisher.republish(
+            self._station.publisher.republish(
                 self._channel, [copy.body.data for copy in group], [copy.body.moment for copy in group]
             )
-            self._engine.writer(self._channel, 0).sync_through(first + len(group))
+            self._engine.sync()
             self._engine.redact(self._dead, 0, [copy.letter.offset for copy in group])
             report.removed += len(group)
         report.replayed += len(group)
@@ -212,11 +215,11 @@ class _Replay:
     # -- the journal --------------------------------------------------------------------------------------------
 
     def _write_journal(self, group: list[DeadLetter]) -> None:
-        try:
-            start = self._engine.limit(self._channel, 0, synced=False).next
-        except NotFound:  # deleted since: publishing makes it anew
-            start = 0
-        journal = _Journal(start, [_Entry(letter.offset, letter.id) for letter in group])
+        starts: list[int] = []
+        with contextlib.suppress(NotFound):  # deleted since: publishing makes it anew
+            numbers = range(self._engine.describe(self._channel).partitions)
+            starts = [self._engine.limit(self._channel, number, synced=False).next for number in numbers]
+        journal = _Journal([_Entry(letter.offset, letter.id) for letter in group], starts)
         self._engine.disk.replace_file(self._journal, _encode(journal))
 
     def _resume(self) -> set[str]:
@@ -226,7 +229,8 @@ class _Replay:
         except (FileNotFoundError, msgspec.MsgspecError):
             return set()
         with contextlib.suppress(NotFound):  # a killed run may have published without a word in the head
-            self._engine.write(self._channel, 0, Partition.settle)
+            for number in range(self._engine.describe(self._channel).partitions):
+                self._engine.write(self._channel, number, Partition.settle)
         published = self._published(journal)
         offsets = [entry.offset for entry in journal.letters if entry.id in published]
         there = {letter.offset for letter, _ in each(self._station, self._channel, None) if letter.id in published}
@@ -241,12 +245,15 @@ class _Replay:
         """Which letters of an interrupted group have a copy in the channel already."""
         wanted = {entry.id for entry in journal.letters}
         found: set[str] = set()
+        starts = journal.starts or [journal.start]
         with contextlib.suppress(NotFound):
-            for message in self._station.read(self._channel, start=journal.start):
-                if _CLUE in message.raw:
-                    letter = message.headers.get("replayletter")
-                    if letter in wanted:
-                        found.add(letter)
+            for number in range(self._engine.describe(self._channel).partitions):
+                start = starts[number] if number < len(starts) else 0  # it has grown since
+                for message in self._station.read(self._channel, start=start, partition=number):
+                    if _CLUE in message.raw:
+                        letter = message.headers.get("replayletter")
+                        if letter in wanted:
+                            found.add(letter)
         return found
 
 
@@ -309,17 +316,20 @@ def _drop_empty_segments(station: Station, dead: str) -> None:
     if dead not in engine.channel_names() or engine.positions.names(dead):
         return
     with engine.without_upkeep():
-        partition = engine.writer(dead, 0)
-        directory = partition.place.directory
-        empty: list[retention.Sealed] = []
-        for sealed in retention.survey(directory, partition.fields().base, engine.disk):
-            reader = segments.open_segment(directory, sealed.base, engine.disk)
-            with contextlib.closing(reader):
-                if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
-                    break
-            empty.append(sealed)
-        retention.delete(partition, empty, engine.disk)
+        engine.write(dead, 0, lambda partition: _drop_empty_beginning(partition, engine.disk))
         engine.forget_batches(dead, 0)
+
+
+def _drop_empty_beginning(partition: Partition, disk: Disk) -> None:
+    directory = partition.place.directory
+    empty: list[retention.Sealed] = []
+    for sealed in retention.survey(directory, partition.fields().base, disk):
+        reader = segments.open_segment(directory, sealed.base, disk)
+        with contextlib.closing(reader):
+            if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
+                break
+        empty.append(sealed)
+    retention.delete(partition, empty, disk)
 
 
 def export(

@@ -35,6 +35,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: datetime
     original: dict[str, Any] | None
     original_base64: str | None
+    group: str | None = None
+    worker: str | None = None
 
     @property
     def original_id(self) -> str | None:
@@ -113,6 +115,8 @@ def to_letter(message: Message) -> DeadLetter:
         failed_at=failed_at,
         original=original if isinstance(original, dict) else None,
         original_base64=_string(data, "original_base64") or None,
+        group=_string(data, "group") or None,
+        worker=_string(data, "worker") or None,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from heliograph.clock import from_us
 from heliograph.engine.files import FilesEngine
 from heliograph.log import channel as channels
-from heliograph.log import inspection, redact, repair, segments
+from heliograph.log import inspection, redact, repair, segments, swap
 from heliograph.log.channel import ChannelFile
 from heliograph.log.held import Evicted
 from heliograph.log.partition import Partition
@@ -68,6 +68,7 @@ class Mender:
     def _mend(self, partition: Partition, unsound: Sequence[int]) -> dict[int, list[str]]:
         aside: dict[int, list[str]] = {}
         number = partition.place.number
+        swap.settle(partition.place.directory, self._disk)
         self._mend_end(partition)
         for base in unsound:
             with partition.mutex, partition.locked():

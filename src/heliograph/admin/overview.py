@@ -23,7 +23,7 @@ from heliograph.station.stats import PartitionStats
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a reader has come in one partition."""
+    """How far a reader has come in one partition. ``kind``: plain, group or queue."""
 
     kind: str
     channel: str
@@ -33,6 +33,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     lag_s: float | None
     live: bool
+    workers: int = 1
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime
     at_s: float
     channels: dict[str, list[PartitionStats]]
+    dead_letters: dict[str, int]
     standings: list[Standing]
     troubles: list[str] = []
 
@@ -65,6 +67,7 @@ class ReaderView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     live: bool
+    workers: int
     offset: int | None
     lag: int
     lag_s: float | None
@@ -110,10 +113,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _subscriptions(station: Station) -> Iterator[Standing]:
+    """Plain ones and groups; a group's workers are counted once."""
+    workers: dict[tuple[str, str], int] = {}
     for info in station.subscriptions():
+        own = (info.channel, info.name)
+        if own not in workers:
+            members = station.engine.positions.members(*own) if info.kind == "group" else [info] * info.live
+            workers[own] = len(members)
         yield Standing(
-            kind="subscription", channel=info.channel, name=info.name, partition=info.partition, offset=info.offset,
-            lag=info.lag, lag_s=info.lag_s, live=info.live,
+            kind=info.kind, channel=info.channel, name=info.name, partition=info.partition, offset=info.offset,
+            lag=info.lag, lag_s=info.lag_s, live=info.live, workers=workers[own],
         )  # fmt: skip
 
 
@@ -129,11 +138,12 @@ def look(station: Station) -> Look:
             standings += source(station)
         except HeliographError as error:
             troubles.append(str(error))
-    channels = {found.channel: found.partitions for found in station.stats().channels}
+    found = station.stats().channels
     clock = station.engine.clock
     return Look(
         station=station.name, path=str(station.path), time=from_us(clock.time_ns() // 1000), at_s=clock.monotonic(),
-        channels=channels, standings=standings, troubles=troubles,
+        channels={one.channel: one.partitions for one in found},
+        dead_letters={one.channel: one.dead_letters for one in found}, standings=standings, troubles=troubles,
     )  # fmt: skip
 
 
@@ -188,7 +198,7 @@ class _Comparison:
             byte_rate=self._rate(sum(one.bytes for one in was.values()) if was else None, stored),
             lag=max((one.lag for one in readers), default=0),
             lag_s=max((one.lag_s for one in readers if one.lag_s is not None), default=None),
-            live=sum(one.live for one in readers), dead_letters=sum(one.messages for one in dead),
+            live=sum(one.live for one in readers), dead_letters=self._now.dead_letters.get(name, 0),
             dead_rate=_sum(self._partition(dead_was.get(one.partition), one).rate for one in dead),
             fenced=any(one.fenced for one in parts), partitions=partitions, readers=readers,
         )  # fmt: skip
@@ -206,7 +216,7 @@ class _Comparison:
             self._rate(self._old[_key(one)].offset if _key(one) in self._old else None, one.offset) for one in found
         ]
         return ReaderView(
-            kind=first.kind, name=first.name, live=any(one.live for one in found),
+            kind=first.kind, name=first.name, live=any(one.live for one in found), workers=first.workers,
             offset=first.offset if len(found) == 1 else None, lag=sum(one.lag for one in found),
             lag_s=max((one.lag_s for one in found if one.lag_s is not None), default=None), rate=_sum(rates),
         )  # fmt: skip

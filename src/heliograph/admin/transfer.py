@@ -16,7 +16,7 @@ from heliograph.log.cursor import Chunk, LogCursor
 from heliograph.message import Gap, decode_line
 from heliograph.names import check_publishable
 from heliograph.station import Station
-from heliograph.station.starts import Start, resolve
+from heliograph.station.starts import Start, partitions_for, resolve
 
 REJECTS_MAX: Final = 1000
 """Rejected lines that a report holds; the file of rejects gets all of them."""
@@ -26,7 +26,10 @@ SHOWN_CHARS_MAX: Final = 200
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What was written. ``gaps`` are offsets that could not be read."""
+    """What was written. ``gaps`` are offsets that could not be read.
+
+    ``first`` and ``next`` are sums where there are several partitions.
+    """
 
     channel: str
     messages: int = 0
@@ -66,31 +69,49 @@ def export_messages(
     *,
     start: Start = "first",
     end: Start | None = None,
+    partition: int | None = None,
     where: Where | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write the stored lines of a channel as they are, from ``start`` to ``end`` (by default what is there now)."""
+    """Write the stored lines of a channel as they are, from ``start`` to ``end`` (by default what is there now).
+
+    Several partitions are written one after the other.
+    """
     engine = station.engine
-    engine.describe(channel)
     report = ExportReport(channel=channel)
-    engine.settle(channel, 0)
-    bounds = engine.bounds(channel)
-    first = max(resolve(engine, channel, start), bounds.first)
-    last = bounds.next if end is None else min(resolve(engine, channel, end), bounds.next)
-    report.first, report.next = first, max(first, last)
-    cursor = LogCursor(engine.log(channel, 0), first, engine.disk)
+    spans: dict[int, tuple[int, int]] = {}
+    for number in partitions_for(engine, channel, partition, start, end):
+        engine.settle(channel, number)
+        bounds = engine.bounds(channel, number)
+        first = max(resolve(engine, channel, start, number), bounds.first)
+        last = bounds.next if end is None else min(resolve(engine, channel, end, number), bounds.next)
+        spans[number] = (first, max(first, last))
+    report.first, report.next = sum(first for first, _ in spans.values()), sum(last for _, last in spans.values())
+    done, total = 0, report.next - report.first
+    for number, (first, last) in spans.items():
+        for at in _export_partition(station, out, report, number, first, last, where):
+            if progress is not None:
+                progress(done + at - first, total)
+        done += last - first
+    return report
+
+
+def _export_partition(
+    station: Station, out: BinaryIO, report: ExportReport, number: int, first: int, last: int, where: Where | None
+) -> Iterator[int]:
+    """Write one partition's lines; says after every piece how far it has come."""
+    engine, channel = station.engine, report.channel
+    cursor = LogCursor(engine.log(channel, number), first, engine.disk)
     with contextlib.closing(cursor):
         while cursor.offset < last and (chunk := cursor.read()) is not None:
-            report.gaps += [Gap(channel, 0, gap.first, gap.next, gap.reason) for gap in chunk.missing]
-            lines = [line for offset, line in _lines(chunk) if offset < last and _wanted(line, offset, where)]
+            report.gaps += [Gap(channel, number, gap.first, gap.next, gap.reason) for gap in chunk.missing]
+            lines = [line for offset, line in _lines(chunk) if offset < last and _wanted(line, offset, number, where)]
             if lines:
                 data = b"\n".join(lines) + b"\n"
                 out.write(data)
                 report.messages += len(lines)
                 report.bytes += len(data)
-            if progress is not None:
-                progress(min(cursor.offset, last) - first, last - first)
-    return report
+            yield min(cursor.offset, last)
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
@@ -99,13 +120,13 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
     return enumerate(chunk.data.split(b"\n")[:-1], chunk.first)
 
 
-def _wanted(line: bytes, offset: int, where: Where | None) -> bool:
+def _wanted(line: bytes, offset: int, partition: int, where: Where | None) -> bool:
     if not line.strip(b" "):
         return False
     if not where:
         return True
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return where(decode_line(line, offset, 0, None))
+        return where(decode_line(line, offset, partition, None))
     return False  # not an envelope: no condition can hold for it
 
 

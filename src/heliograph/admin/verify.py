@@ -105,16 +105,18 @@ class VerifyReport(msgspec.Struct, kw_only=True):
 
 
 class _Meter:
-    """Turns the bytes of many segments into one progress."""
+    """Turns the bytes of many segments into one progress, which never goes back though some are looked at again."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
+        self._shown = 0
 
     def within(self, done: int, size: int, stored: int) -> None:
         if self._progress is not None:
-            self._progress(min(self._total, self._done + stored * done // max(1, size)), self._total)
+            self._shown = max(self._shown, min(self._total, self._done + stored * done // max(1, size)))
+            self._progress(self._shown, self._total)
 
     def finish(self, stored: int) -> None:
         self._done += stored
@@ -213,10 +215,15 @@ class _Channel:
             what = "is missing" if isinstance(error, NotFound) else "cannot be read; the channel's settings are lost"
             repaired = self._mender is not None
             return [Trouble(kind="channel", path=path, what=what, derived=False, repaired=repaired)]
-        if there != list(range(file.partitions)):
+        spare = [number for number in there if number >= file.partitions and self._empty(number)]
+        if sorted({*there} - {*spare}) != list(range(file.partitions)):
             what = f"names {file.partitions} partitions, there are {there}"
             return [Trouble(kind="channel", path=path, what=what, derived=False)]
         return []
+
+    def _empty(self, number: int) -> bool:
+        """Whether nothing was ever stored there: it is being added, or was by a process that died."""
+        return self._engine.head_fields(self._name, number).next == 0
 
     def _check_partition(self, number: int) -> PartitionReport:
         look = self._look(number)

@@ -14,6 +14,7 @@ from heliograph.config import Config
 from heliograph.config.units import MIB
 from heliograph.disk import Disk
 from heliograph.errors import HeliographError
+from heliograph.limits import SCHEDULE_LATE_S
 from heliograph.log.directory import FORMAT
 from heliograph.station import Station
 
@@ -75,7 +76,8 @@ def _clock(station: Station) -> Fact:
         return Fact("clock", "bad", f"says {time.ctime(now_s)}", "Set it; is a time service running?")
     newest = 0.0
     for name in station.engine.channel_names():
-        newest = max(newest, station.engine.head_fields(name, 0).append_us / 1e6)
+        for number in range(station.engine.describe(name).partitions):
+            newest = max(newest, station.engine.head_fields(name, number).append_us / 1e6)
     if not newest:
         return Fact("clock", "ok", "no message to compare with")
     behind_s = newest - now_s
@@ -135,6 +137,20 @@ def _subscriptions(station: Station) -> Fact:
     return Fact("subscriptions", "warn", value, advice)
 
 
+def _schedule(station: Station) -> Fact:
+    waiting, failed = station.timetable.count(), station.timetable.failed()
+    value = f"{waiting} messages wait for their time"
+    if failed:
+        value += f", {failed} of them could not be delivered when they were due"
+        return Fact("schedule", "warn", value, "'helio schedule list' says why; they are tried again.")
+    first = next(station.scheduled(), None)
+    late_s = time.time() - first.due.timestamp() if first is not None else 0.0
+    if late_s > SCHEDULE_LATE_S:
+        advice = "No process with the station open delivers them: start the application, or 'helio sub'."
+        return Fact("schedule", "warn", f"{value}, the first for {late_s:.0f} s too long", advice)
+    return Fact("schedule", "ok", value)
+
+
 LOOKS: Final[dict[str, Callable[[Station], Fact]]] = {
     "channels": _channels,
     "fenced logs": _fenced,
@@ -143,4 +159,5 @@ LOOKS: Final[dict[str, Callable[[Station], Fact]]] = {
     "quarantine": _quarantine,
     "dead letters": _dead_letters,
     "subscriptions": _subscriptions,
+    "schedule": _schedule,
 }

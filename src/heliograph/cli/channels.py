@@ -54,7 +54,7 @@ def _settings_options(function: F) -> F:
     examples="""
 helio channels list
 helio channels create logs --retention-age 7d --compress
-helio channels alter logs --retention-bytes 10GiB
+helio channels alter logs --retention-bytes 10GiB --partitions 8
 """,
 )
 def channels() -> None:
@@ -80,17 +80,22 @@ def list_(common: Common) -> None:
         common.note("no channels yet; publishing makes them")
         return
     output.table(
-        ["CHANNEL", ">MESSAGES", ">FIRST", ">NEXT", ">SIZE", ">SEGMENTS", "STATE"],
+        ["CHANNEL", ">PARTITIONS", ">MESSAGES", ">FIRST", ">NEXT", ">SIZE", ">SEGMENTS", "STATE"],
         [
-            (info.name, info.messages, str(info.first), str(info.next), output.size(info.bytes), info.segments,
-             _state(info))
+            (info.name, info.partitions, info.messages, _offset(info, info.first), _offset(info, info.next),
+             output.size(info.bytes), info.segments, _state(info.fenced))
             for info in found
         ],
     )  # fmt: skip
 
 
-def _state(info: ChannelInfo) -> output.Mark:
-    return output.Mark("fenced", "red") if info.fenced else output.Mark("ok", "green")
+def _offset(info: ChannelInfo, offset: int) -> str:
+    """Offsets are those of one partition."""
+    return str(offset) if info.partitions == 1 else ""
+
+
+def _state(fenced: bool) -> output.Mark:
+    return output.Mark("fenced", "red") if fenced else output.Mark("ok", "green")
 
 
 @command(
@@ -112,12 +117,21 @@ def show(common: Common, channel: str) -> None:
         output.document(plain(info) | {"effective": plain(effective), "subscriptions": plain(subscriptions)})
         return
     output.facts([
-        ("channel", info.name), ("messages", info.messages),
-        ("offsets", f"{info.first} to {info.next - 1}" if info.messages else f"none; next is {info.next}"),
+        ("channel", info.name), ("messages", info.messages), *([_offsets(info)] if info.partitions == 1 else []),
         ("size", f"{output.size(info.bytes)} in {output.several(info.segments, 'segment')}"),
         ("partitions", info.partitions), ("created", info.created), ("incarnation", info.incarnation),
         ("state", "fenced: a sync failed; run 'helio verify --repair'" if info.fenced else "ok"),
     ])  # fmt: skip
+    if info.partitions > 1:
+        print()
+        output.table(
+            [">PARTITION", ">MESSAGES", ">FIRST", ">NEXT", ">SIZE", ">SEGMENTS", "STATE"],
+            [
+                (part.partition, part.messages, str(part.first), str(part.next), output.size(part.bytes),
+                 part.segments, _state(part.fenced))
+                for part in info.parts
+            ],
+        )  # fmt: skip
     print()
     output.table(["SETTING", "VALUE", "FROM"], _setting_rows(info.settings, effective))
     if subscriptions:
@@ -125,6 +139,10 @@ def show(common: Common, channel: str) -> None:
 
         print()
         print_table(subscriptions)
+
+
+def _offsets(info: ChannelInfo) -> tuple[str, str]:
+    return "offsets", f"{info.first} to {info.next - 1}" if info.messages else f"none; next is {info.next}"
 
 
 def _setting_rows(own: ChannelSettings, effective: ChannelSettings) -> list[tuple[str, str, str]]:
@@ -141,9 +159,16 @@ def _setting_rows(own: ChannelSettings, effective: ChannelSettings) -> list[tupl
 helio channels create alerts
 helio channels create logs --retention-age 7d --compress
 helio channels create jobs --retention-once-read
+helio channels create readings --partitions 8
+helio channels create prices --retention-compact    # the latest of each key
 """,
 )
 @channel_argument
+@click.option(
+    "--partitions", type=int, metavar="N",
+    help="How many partitions: messages of one key stay in order, partitions are worked on side by side.  "
+    "[default: 1; setting storage.partitions]",
+)  # fmt: skip
 @_settings_options
 @click.pass_obj
 def create(common: Common, /, channel: str, **settings: Any) -> None:
@@ -162,9 +187,14 @@ def create(common: Common, /, channel: str, **settings: Any) -> None:
     examples="""
 helio channels alter logs --retention-age 30d
 helio channels alter logs --no-compress --unset retention-bytes
+helio channels alter readings --partitions 16
 """,
 )
 @channel_argument
+@click.option(
+    "--partitions", type=int, metavar="N",
+    help="Grow to this many partitions. Keys are spread anew: what a key published before stays where it is.",
+)  # fmt: skip
 @_settings_options
 @click.option(
     "--unset", multiple=True, metavar="SETTING", type=click.Choice([option_of(field)[2:] for field in _SETTINGS]),
@@ -194,6 +224,8 @@ def _print_changed(common: Common, station: Station, info: ChannelInfo, what: st
             for field, setting in _SETTINGS.items()
             if (value := getattr(info.settings, field)) is not None
         ]
+        if info.partitions > 1:
+            own.insert(0, f"{info.partitions} partitions")
         print(f"{what} channel {info.name} of {station.name}: {', '.join(own) or 'all settings are the station’s'}")
 
 
@@ -214,7 +246,7 @@ def delete(common: Common, channel: str, yes: str | None) -> None:
     """
     with common.open(write=True) as station:
         info = station.channel(channel)
-        names = [subscription.name for subscription in station.subscriptions(channel)]
+        names = sorted({subscription.name for subscription in station.subscriptions(channel)})
         if yes is None:
             and_what = f" and the positions of {', '.join(names)}" if names else ""
             common.note(f"{channel} holds {output.several(info.messages, 'message')}, {output.size(info.bytes)}.")

@@ -86,6 +86,7 @@ def environment(message: Message) -> dict[str, str]:
     """What a command finds in its environment; a NUL, which cannot be there, becomes a replacement mark."""
     told = {
         "CHANNEL": message.channel,
+        "PARTITION": str(message.partition),
         "OFFSET": str(message.offset),
         "ID": message.id,
         "TYPE": message.type,

@@ -13,9 +13,11 @@ from heliograph.cli import (
     dead,
     doctor,
     frame,
+    groups,
     init,
     pub,
     read,
+    schedule,
     settings,
     stats,
     sub,
@@ -28,7 +30,14 @@ from heliograph.cli import (
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
     "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
-    "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, types.types, dead.dead],
+    "Channels and subscriptions": [
+        channels.channels,
+        types.types,
+        subscriptions.subscriptions,
+        groups.groups,
+        dead.dead,
+        schedule.schedule,
+    ],
     "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }

@@ -33,20 +33,21 @@ def to_json(message: Message) -> bytes:
     return b'%b,"partition":%d,"offset":%d}' % (message.raw[:-1], message.partition, message.offset)
 
 
-def printer(common: Common, shape: str | None) -> Callable[[Message], None]:
-    """What prints one message after the other."""
+def printer(common: Common, shape: str | None, *, several: bool = False) -> Callable[[Message], None]:
+    """What prints one message after the other; with ``several`` partitions a place is partition/offset."""
     shape = shape or ("json" if common.json else "table")
     if shape == "json":
         return lambda message: output.write(to_json(message) + b"\n")
     if shape == "raw":
         return lambda message: output.write(message.raw + b"\n")
-    return _Table()
+    return _Table(several=several)
 
 
 class _Table:
     """Rows as they come; fixed columns, because nobody knows what comes next."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, several: bool) -> None:
+        self._several = several
         self._watched = sys.stdout.isatty()
         self._columns = shutil.get_terminal_size().columns if self._watched else 0
         self._wide = not self._watched or self._columns >= _WIDE_COLUMNS
@@ -55,10 +56,11 @@ class _Table:
     def __call__(self, message: Message) -> None:
         if not self._begun:
             self._begun = True
-            self._print("OFFSET", "TIME", "KEY", "TYPE", "DATA")
+            self._print("PLACE" if self._several else "OFFSET", "TIME", "KEY", "TYPE", "DATA")
         time = output.moment(message.time, "milliseconds" if self._wide else "seconds")
         key = "-" if message.key is None else clean(message.key)
-        self._print(str(message.offset), time, key, clean(message.type), clean(payload(message.data)))
+        place = f"{message.partition}/{message.offset}" if self._several else str(message.offset)
+        self._print(place, time, key, clean(message.type), clean(payload(message.data)))
 
     def _print(self, offset: str, time: str, key: str, type_name: str, data: str) -> None:
         if self._wide:
@@ -93,7 +95,8 @@ def show(message: Message) -> None:
     envelope = message.envelope
     headers = [(name, envelope[name]) for name in envelope if name not in RESERVED]
     output.facts([
-        ("channel", message.channel), ("offset", str(message.offset)), ("id", message.id),
+        ("channel", message.channel), ("partition", message.partition), ("offset", str(message.offset)),
+        ("id", message.id),
         ("time", output.moment(message.time)), ("type", message.type), ("source", message.source), ("key", message.key),
         ("subject", message.subject), ("correlation", message.correlationid),
         ("trace", message.traceparent), *headers, ("origin", f"{message.origin} {message.originseq}"),

@@ -40,6 +40,10 @@ class Channel(Name):
 CHANNEL: Final = Channel("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
+SCHEDULE: Final = Name("schedule")
 
+partition_option = click.option(
+    "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition.  [default: all]"
+)
 channel_argument = click.argument("channel", type=CHANNEL)
 optional_channel_argument = click.argument("channel", required=False, type=CHANNEL)

@@ -175,6 +175,8 @@ def retention(settings: ChannelSettings | None) -> str:
     if settings.retention_bytes:
         bounds.append(str(human_size(settings.retention_bytes)))
     said = ["at most " + " and ".join(bounds)] if bounds else []
+    if settings.retention_compact:
+        said.append("the newest of each key")
     if settings.retention_once_read:
         said.append("what is not read by all")
     kept = ", ".join(said) or "everything"
@@ -204,9 +206,10 @@ def _grid(*headings: str) -> Table:
 def _readers(readers: Sequence[ReaderView]) -> Table:
     table = _grid("subscription", "live", "lag", "behind", "per s")
     for one in sorted(readers, key=lambda reader: -reader.lag):
-        live = Text("yes", style="green") if one.live else Text("no", style="red" if one.lag else "dim")
+        alive = "yes" if one.kind == "plain" else str(one.workers)
+        live = Text(alive, style="green") if one.live else Text("no", style="red" if one.lag else "dim")
         lag = Text(number(one.lag), style="yellow" if one.lag else "dim")
-        name = one.name if one.kind == "subscription" else f"{one.name} ({one.kind})"
+        name = one.name if one.kind == "plain" else f"{one.name} ({one.kind})"
         table.add_row(name, live, lag, output.age(one.lag_s), number(one.rate))
     return table
 

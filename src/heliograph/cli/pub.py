@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from heliograph.cli import output
-from heliograph.cli.common import Common, plain
+from heliograph.cli.common import Common
+from heliograph.cli.durations import duration, moment
 from heliograph.cli.frame import command
 from heliograph.cli.names import channel_argument
 from heliograph.cli.payloads import MODES, Reader
+from heliograph.cli.schedule import placed
 from heliograph.cli.signals import Stop, Terminated
 from heliograph.errors import InvalidMessage
 from heliograph.names import check_publishable
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from heliograph.message import Receipt
     from heliograph.station import Station
 
@@ -52,7 +56,10 @@ helio pub alerts '{"message": "disk full", "level": 3}' --key host2
 helio pub alerts '{"level": 3}' --type com.example.alert.v1 -H region=eu
 tail -F /var/log/syslog | helio pub logs --as text  # each line is a message
 helio pub photos --file cat.jpg --as bytes
+helio pub prices null --as json --key ACME          # deletes the key: see retention_compact
 helio pub test hello --count 1000 --rate 50         # fifty a second
+helio pub alerts 'wake up' --delay 10m              # or --at 2026-11-16T06Z
+helio pub prices '{"eur": 1.08}' --ttl 30s          # useless after that
 """,
 )
 @channel_argument
@@ -77,6 +84,11 @@ helio pub test hello --count 1000 --rate 50         # fifty a second
     "--count", "-n", type=click.IntRange(min=1), metavar="N", help="Publish MESSAGE N times, or N lines of stdin."
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second.")
+@click.option("--delay", metavar="TIME", callback=duration, help="Deliver it later: after 250ms, 10s, 5m, 1h, 7d.")
+@click.option(
+    "--at", "deliver_at", metavar="TIME", callback=moment, help="Deliver it then; a time without a zone is UTC."
+)
+@click.option("--ttl", metavar="TIME", callback=duration, help="Do not deliver it any more after this time.")
 @click.option("--receipts", is_flag=True, help="Print where each message is, not only a summary.")
 @click.pass_obj
 def pub(
@@ -91,19 +103,28 @@ def pub(
     correlation_id: str | None,
     count: int | None,
     rate: float | None,
+    delay: float | None,
+    deliver_at: datetime | None,
+    ttl: float | None,
     receipts: bool,
 ) -> None:
     """Publish messages to a channel, which is made if it is new.
 
     MESSAGE is one message. Without it, or with '-', every line of stdin is a message; what arrives together
-    is appended together, in order. When helio returns, all of it is on disk.
+    is appended together, in order. When helio returns, all of it is on disk. With --delay or --at it waits
+    there; see 'helio schedule'.
     """
     if message == "-":
         message = None
     if message is not None and files:
         raise click.UsageError("give MESSAGE or --file, not both")
     check_publishable(channel)  # before a station is made for it
-    attributes = {"type": type_name, "key": key, "headers": headers, "correlation_id": correlation_id}
+    if delay is not None and deliver_at is not None:
+        raise click.UsageError("give --delay or --at, not both")
+    attributes = {
+        "type": type_name, "key": key, "headers": headers, "correlation_id": correlation_id, "delay": delay,
+        "deliver_at": deliver_at, "ttl": ttl,
+    }  # fmt: skip
     with common.open(create=True) as station, Stop() as stop:
         bytes_max = station.config.messages.max_bytes
         if message is None and not files:
@@ -180,6 +201,8 @@ class _Publishing:
         self._channel = channel
         self._attributes = attributes
         self._payload = reader.payload
+        self._later = attributes.get("delay") is not None or attributes.get("deliver_at") is not None
+        self._verb = "scheduled" if self._later else "published"
         self._done = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -195,7 +218,7 @@ class _Publishing:
                     if rate is not None:
                         stop.asked.wait(self._started_s + self._done / rate - time.monotonic())
         except (KeyboardInterrupt, Terminated):
-            self._common.note(f"stopped; {output.several(self._done, 'message')} published to {self._channel}")
+            self._common.note(f"stopped; {output.several(self._done, 'message')} {self._verb} to {self._channel}")
             raise
         self._summary()
 
@@ -218,17 +241,19 @@ class _Publishing:
             raise type(error)(f"{place}{error}{before}") from error
 
     def _note(self, receipts: list[Receipt]) -> None:
-        if self._first is None and receipts:
+        if self._first is None and receipts and not self._later:
             self._first = receipts[0].offset
-        if receipts:
+        if receipts and not self._later:
             self._last = receipts[-1].offset
         self._done += len(receipts)
         if self.each and self._common.json:
             for receipt in receipts:
-                output.json_line(plain(receipt))
+                output.json_line(placed(receipt))
         elif self.each and not self._common.quiet:
             for receipt in receipts:
-                print(f"published to {receipt.channel} at offset {receipt.offset}, id {receipt.id}")
+                due = getattr(receipt, "due", None)
+                place = f"at offset {receipt.offset}" if due is None else f"for {output.moment(due)}"
+                print(f"{self._verb} to {receipt.channel} {place}, id {receipt.id}")
         output.flush()
 
     def _summary(self) -> None:
@@ -237,10 +262,10 @@ class _Publishing:
             return
         if self._common.json:
             output.document({
-                "channel": self._channel, "published": self._done, "first": self._first, "last": self._last,
+                "channel": self._channel, self._verb: self._done, "first": self._first, "last": self._last,
                 "seconds": round(seconds, 6),
             })  # fmt: skip
         elif not self._common.quiet:
-            offsets = f", offsets {self._first} to {self._last}" if self._done else ""
+            offsets = f", offsets {self._first} to {self._last}" if self._done and not self._later else ""
             rate = f", {self._done / seconds:,.0f} a second" if self._done > 1 and seconds > 0 else ""
-            print(f"published {output.several(self._done, 'message')} to {self._channel}{offsets}{rate}")
+            print(f"{self._verb} {output.several(self._done, 'message')} to {self._channel}{offsets}{rate}")

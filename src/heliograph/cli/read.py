@@ -10,7 +10,7 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
-from heliograph.cli.names import CHANNEL, channel_argument
+from heliograph.cli.names import CHANNEL, channel_argument, partition_option
 from heliograph.cli.signals import Terminated
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ helio read alerts --start -5m --follow     # five minutes, then what comes
 helio read alerts --start 1000 --limit 10  # ten messages from offset 1000
 helio read alerts --start 2026-11-15T20:00:00Z --end 2026-11-15T21:00:00Z
 helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
+helio read readings --partition 3 --start 1000
 helio read alerts --json | jq .data
 """,
 )
@@ -51,6 +52,7 @@ helio read alerts --json | jq .data
 @click.option(
     "--end", metavar="WHERE", help="Where to end, that one excluded: as --start.  [default: what is there now]"
 )
+@partition_option
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
 @where_option
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
@@ -61,6 +63,7 @@ def read(
     channel: str,
     start: str,
     end: str | None,
+    partition: int | None,
     follow: bool,
     conditions: tuple[str, ...],
     limit: int | None,
@@ -68,17 +71,18 @@ def read(
 ) -> int:
     """Print the messages of a channel.
 
-    Reading leaves no trace: it moves no subscription's position. Offsets that were damaged or deleted are
-    told on stderr.
+    Reading leaves no trace: it moves no subscription's position. Several partitions are merged by time; with
+    --follow messages come as they come. An offset needs --partition if there are several. Offsets that were damaged
+    or deleted are told on stderr.
     """
     if follow and end is not None:
         raise click.UsageError("--follow has no end; leave out --end or --follow")
     wanted = parse_where(conditions)
-    show = messages.printer(common, shape)
     printed = 0
     with common.open() as station:
+        show = messages.printer(common, shape, several=station.engine.describe(channel).partitions > 1)
         try:
-            for message in station.read(channel, start=start, end=end, follow=follow):
+            for message in station.read(channel, start=start, end=end, partition=partition, follow=follow):
                 if wanted is not None and not wanted(message):
                     continue
                 show(message)
@@ -149,12 +153,14 @@ def redact(common: Common, id: str, channel: str | None, reason: str, yes: bool)
         if message is None:
             raise NotFound(f"there is no message {id}" + (f" in channel '{channel}'" if channel else ""))
         if not yes:
-            common.note(f"{message.channel}/{message.offset}  {output.moment(message.time)}  {message.type}")
+            common.note(
+                f"{message.channel}/{message.partition}/{message.offset}  {output.moment(message.time)}  {message.type}"
+            )
             common.note(f"  {messages.payload(message.data)[:200]}")
             confirm("Take this message out of the log for good?")
         receipt = station.redact(id, channel=message.channel, reason=reason)
         if common.json:
             output.document(plain(receipt))
         elif not common.quiet:
-            print(f"redacted offset {receipt.offset} of {receipt.channel}")
+            print(f"redacted offset {receipt.offset} of {receipt.channel}/{receipt.partition}")
     return exits.OK

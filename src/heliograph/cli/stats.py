@@ -57,14 +57,16 @@ def _print_once(common: Common, station: Station) -> None:
     if common.json:
         output.document(_json(numbers, subscriptions))
         return
+    _print_heading(numbers)
     for at, (columns, rows) in enumerate(_tables(numbers, subscriptions)):
-        print() if at else _print_heading(numbers)
+        print() if at else None
         output.table(columns, rows)
 
 
 def _print_heading(numbers: StationStats) -> None:
     total = sum(channel.bytes for channel in numbers.channels)
-    print(f"station {numbers.name} in {numbers.path}: {output.size(total)}, durability {numbers.durability}")
+    waiting = f", {output.several(numbers.scheduled, 'message')} scheduled" if numbers.scheduled else ""
+    print(f"station {numbers.name} in {numbers.path}: {output.size(total)}, durability {numbers.durability}{waiting}")
     print() if numbers.channels else print("no channels yet")
 
 
@@ -77,10 +79,10 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def _tables(numbers: StationStats, subscriptions: list[SubscriptionInfo], *, rates: bool = False) -> list[Rows]:
-    columns = ["CHANNEL", ">MESSAGES", ">SIZE", ">SEGMENTS", ">DEAD LETTERS"]
+    columns = ["CHANNEL", ">PARTITIONS", ">MESSAGES", ">SIZE", ">SEGMENTS", ">DEAD LETTERS"]
     tables: list[Rows] = []
     rows = [
-        (channel.channel, channel.messages, output.size(channel.bytes),
+        (channel.channel, len(channel.partitions), channel.messages, output.size(channel.bytes),
          sum(part.segments for part in channel.partitions), channel.dead_letters)
         for channel in numbers.channels
     ]  # fmt: skip
@@ -92,10 +94,10 @@ def _tables(numbers: StationStats, subscriptions: list[SubscriptionInfo], *, rat
         tables.append((columns, [*rows]))
     if subscriptions:
         tables.append((
-            ["CHANNEL", "SUBSCRIPTION", "LIVE", ">OFFSET", ">LAG", ">BEHIND"],
+            ["CHANNEL", "SUBSCRIPTION", ">PARTITION", "LIVE", ">OFFSET", ">LAG", ">BEHIND"],
             [
-                (info.channel, info.name, output.Mark("yes", "green") if info.live else "no", str(info.offset),
-                 info.lag, output.age(info.lag_s))
+                (info.channel, info.name, info.partition, output.Mark("yes", "green") if info.live else "no",
+                 str(info.offset), info.lag, output.age(info.lag_s))
                 for info in subscriptions
             ],
         ))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +14,12 @@ from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
 from heliograph.cli.names import SUBSCRIPTION, channel_argument
 from heliograph.cli.signals import Stop, raise_for
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, NotFound
 
 if TYPE_CHECKING:
     from heliograph.delivery import Subscription, SubscriptionStats
     from heliograph.message import Message
+    from heliograph.station import Station
 
 _LOOK_S: Final = 0.2
 """How often the subscription is looked at: whether it failed, or has what --count asked for."""
@@ -34,6 +36,7 @@ helio sub alerts --name pager --start first     # resumes where it stopped
 helio sub alerts --name pager --exec ./page.sh  # gets JSON on stdin
 helio sub alerts --name web --exec 'curl -sf -d @- https://example.com/hook'
 helio sub jobs --name worker --exec ./work.sh --max-retries 2 --timeout 60
+helio sub readings --name sums --group --exec ./sum.sh  # in several terminals
 helio sub alerts --name nightly --start first --count 100 --json
 """,
 )
@@ -45,14 +48,18 @@ helio sub alerts --name nightly --start first --count 100 --json
     help="Make the subscription durable under this name: its position is kept.",
 )
 @click.option(
+    "--group", is_flag=True,
+    help="Work for the group --name: each of its workers delivers some of the partitions. Start as many as you like.",
+)  # fmt: skip
+@click.option(
     "--start", default="new", show_default=True, metavar="WHERE",
     help="Where a new subscription begins: first, new, an offset, a time or an age (-5m). A durable one "
     "that has a position resumes there.",
 )  # fmt: skip
 @click.option(
     "--exec", "exec_", metavar="COMMAND",
-    help="Run a shell command for each message: its JSON on stdin, and HELIOGRAPH_CHANNEL, _OFFSET, _ID, "
-    "_TYPE and _KEY in the environment. Any exit code but 0 is a failure.",
+    help="Run a shell command for each message: its JSON on stdin, and HELIOGRAPH_CHANNEL, _PARTITION, _OFFSET, "
+    "_ID, _TYPE and _KEY in the environment. Any exit code but 0 is a failure.",
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option(
@@ -75,6 +82,7 @@ def sub(
     common: Common,
     channel: str,
     name: str | None,
+    group: bool,
     start: str,
     exec_: str | None,
     count: int | None,
@@ -89,6 +97,8 @@ def sub(
     the channel's dead letters (see 'helio dead --help'). Ctrl-C or SIGTERM let the message at hand finish and
     save the position; a second one ends a running command, whose message is delivered again.
     """
+    if group and name is None:
+        raise click.UsageError("--group needs --name: the workers of a group find each other by it")
     if exec_ is None and (max_retries is not None or timeout is not None or concurrency > 1):
         raise click.UsageError("--max-retries, --timeout and --concurrency belong to --exec")
     if exec_ is not None and shape is not None:
@@ -99,13 +109,13 @@ def sub(
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
-            work: Exec | _Printing = _Printing(messages.printer(common, shape))
+            work: Exec | _Printing = _Printing(messages.printer(common, shape, several=_several(station, channel)))
         else:
             work = Exec(exec_, station.config.subscribers.timeout_s)
         delivery = _Delivery(work, count, station.config.subscribers.max_retries)
         stop.on_second = work.end
         subscription = station.subscribe(
-            channel, delivery, name=name, start=start, concurrency=concurrency,
+            channel, delivery, name=name, group=group, start=start, concurrency=concurrency,
             timeout_s=0.0,  # a command has its own, which kills it
             paused=True,  # until the delivery knows what to close
         )  # fmt: skip
@@ -113,6 +123,12 @@ def sub(
         _say_begin(common, subscription)
         subscription.resume()
         return _follow(common, subscription, delivery, work, stop)
+
+
+def _several(station: Station, channel: str) -> bool:
+    with contextlib.suppress(NotFound):
+        return station.engine.describe(channel).partitions > 1
+    return station.config.storage.partitions > 1
 
 
 def _follow(common: Common, subscription: Subscription, delivery: _Delivery, work: Exec | _Printing, stop: Stop) -> int:
@@ -145,14 +161,14 @@ class _Delivery:
         self._count = count
         self._retries_max = retries_max
         self._begun = 0
-        self._offset = -1
+        self._place = (-1, -1)
         self._attempts = 0
 
     def __call__(self, message: Message) -> None:
         subscription = self.subscription
         assert subscription is not None
-        if message.offset != self._offset:
-            self._offset, self._attempts = message.offset, 0
+        if (message.partition, message.offset) != self._place:
+            self._place, self._attempts = (message.partition, message.offset), 0
             self._begun += 1
         self._attempts += 1
         last = self._begun == self._count
@@ -196,7 +212,9 @@ class _Printing:
 
 def _say_begin(common: Common, subscription: Subscription) -> None:
     name = f" as {subscription.name}" if subscription.name else ""
-    where = f"from offset {subscription.position}, {output.several(subscription.stats().lag, 'message')} waiting"
+    at = subscription.positions
+    place = f"from offset {subscription.position}" if len(at) == 1 else f"in {output.several(len(at), 'partition')}"
+    where = f"{place}, {output.several(subscription.stats().lag, 'message')} waiting"
     common.note(f"subscribed to {subscription.channel}{name} {where}; Ctrl-C ends")
 
 

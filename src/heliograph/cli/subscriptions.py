@@ -9,7 +9,7 @@ import click
 from heliograph.cli import output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command, group
-from heliograph.cli.names import SUBSCRIPTION, channel_argument, optional_channel_argument
+from heliograph.cli.names import SUBSCRIPTION, channel_argument, optional_channel_argument, partition_option
 
 if TYPE_CHECKING:
     from heliograph.station.info import SubscriptionInfo
@@ -56,10 +56,10 @@ def list_(common: Common, channel: str | None) -> None:
 def print_table(found: list[SubscriptionInfo]) -> None:
     """Subscriptions for a person."""
     output.table(
-        ["CHANNEL", "SUBSCRIPTION", "LIVE", ">OFFSET", ">LAG", ">BEHIND", "SAVED"],
+        ["CHANNEL", "SUBSCRIPTION", ">PARTITION", "LIVE", ">OFFSET", ">LAG", ">BEHIND", "SAVED"],
         [
-            (info.channel, info.name, output.Mark("yes", "green") if info.live else "no", str(info.offset),
-             info.lag, output.age(info.lag_s), info.saved)
+            (info.channel, info.name, info.partition, output.Mark("yes", "green") if info.live else "no",
+             str(info.offset), info.lag, output.age(info.lag_s), info.saved)
             for info in found
         ],
     )  # fmt: skip
@@ -71,6 +71,7 @@ def print_table(found: list[SubscriptionInfo]) -> None:
 helio subscriptions seek alerts pager --to first          # all again
 helio subscriptions seek alerts pager --to new            # skip what waits
 helio subscriptions seek alerts pager --to -1h --dry-run  # only look
+helio subscriptions seek readings web --to 1000 --partition 3
 """,
 )
 @channel_argument
@@ -79,15 +80,17 @@ helio subscriptions seek alerts pager --to -1h --dry-run  # only look
     "--to", required=True, metavar="WHERE",
     help="first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
 )  # fmt: skip
+@partition_option
 @click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")
 @click.pass_obj
-def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> None:
+def seek(common: Common, channel: str, name: str, to: str, partition: int | None, dry_run: bool) -> None:
     """Move a durable subscription, back to deliver again or ahead to skip.
 
-    It must not be live: end its subscriber first.
+    All of its partitions, or one; an offset needs --partition if there are several. It must not be live: end its
+    subscriber first.
     """
     with common.open(write=True) as station:
-        result = station.seek(channel, name, to, dry_run=dry_run)
+        result = station.seek(channel, name, to, partition=partition, dry_run=dry_run)
     if common.json:
         output.document(plain(result))
     elif not common.quiet:
@@ -96,10 +99,15 @@ def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> Non
         effect = f"skips {output.several(skipped, 'message')}" if skipped > 0 else (
             f"delivers {output.several(-skipped, 'message')} again" if skipped else "stays where it is"
         )  # fmt: skip
-        print(
-            f"{moves} {name} of {channel} from offset {result.before} to {result.after}: {effect}, "
-            f"{output.several(result.lag, 'message')} waiting"
-        )
+        place = f"from offset {result.before} to {result.after}"
+        if result.partition is None:
+            place = f"in {len(result.parts)} partitions"
+        print(f"{moves} {name} of {channel} {place}: {effect}, {output.several(result.lag, 'message')} waiting")
+        if result.partition is None:
+            output.table(
+                [">PARTITION", ">BEFORE", ">AFTER", ">LAG"],
+                [(part.partition, str(part.before), str(part.after), part.lag) for part in result.parts],
+            )
 
 
 @command("forget", examples="helio subscriptions forget alerts pager")
@@ -112,12 +120,15 @@ def forget(common: Common, channel: str, name: str) -> None:
     The same name then starts anew, and no longer holds back what retention deletes. It must not be live.
     """
     with common.open(write=True) as station:
-        before = next((info for info in station.subscriptions(channel) if info.name == name), None)
+        before = [info for info in station.subscriptions(channel) if info.name == name]
         station.forget(channel, name)
+    offset, lag = sum(info.offset for info in before), sum(info.lag for info in before)
     if common.json:
-        output.document({"channel": channel, "name": name, "offset": before.offset if before else None})
+        offsets = {info.partition: info.offset for info in before}
+        output.document({"channel": channel, "name": name, "offset": offset, "offsets": offsets})
     elif not common.quiet:
-        stood = f"; it stood at offset {before.offset}, {before.lag} waiting" if before else ""
+        where = f"at offset {offset}" if len(before) == 1 else f"in {len(before)} partitions"
+        stood = f"; it stood {where}, {lag} waiting" if before else ""
         print(f"forgot subscription {name} of {channel}{stood}")
 
 

@@ -12,7 +12,7 @@ import click
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
-from heliograph.cli.names import CHANNEL, channel_argument
+from heliograph.cli.names import CHANNEL, channel_argument, partition_option
 from heliograph.cli.read import parse_where, where_option
 
 
@@ -31,16 +31,23 @@ helio export alerts --where 'data.level>=3' | gzip > important.ndjson.gz
     "--start", default="first", show_default=True, metavar="WHERE", help="Where to begin: as for 'helio read'."
 )
 @click.option("--end", metavar="WHERE", help="Where to end, that one excluded.  [default: what is there now]")
+@partition_option
 @where_option
 @click.option("--output", "-o", "path", metavar="FILE", help="Write to a file, which appears when it is complete.")
 @click.pass_obj
 def export(
-    common: Common, channel: str, start: str, end: str | None, conditions: tuple[str, ...], path: str | None
+    common: Common,
+    channel: str,
+    start: str,
+    end: str | None,
+    partition: int | None,
+    conditions: tuple[str, ...],
+    path: str | None,
 ) -> int:
     """Write the messages of a channel as they are stored, one line of JSON each.
 
-    The lines are CloudEvents, which other tools read and 'helio import' takes. Exit code 1 if some offsets
-    could not be read.
+    Several partitions are written one after the other. The lines are CloudEvents, which other tools read and
+    'helio import' takes. Exit code 1 if some offsets could not be read.
     """
     from heliograph.admin import transfer
 
@@ -50,9 +57,11 @@ def export(
         output.to_file(path) as out,
         output.progress(common, "exporting", sizes=False) as progress,
     ):
-        report = transfer.export_messages(station, channel, out, start=start, end=end, where=wanted, progress=progress)
+        report = transfer.export_messages(
+            station, channel, out, start=start, end=end, partition=partition, where=wanted, progress=progress
+        )
     for gap in report.gaps:
-        common.warn(f"offsets {gap.first} to {gap.next - 1} are missing: {gap.reason}")
+        common.warn(f"offsets {gap.first} to {gap.next - 1} of partition {gap.partition} are missing: {gap.reason}")
     to_stdout = path in (None, "-")
     if common.json and not to_stdout:
         output.document(plain(report))

@@ -62,7 +62,7 @@ ENV_FILE = "HELIOGRAPH_CONFIG"
 
 #: What ``helio sub --exec`` tells a command about its message. The command may use Heliograph itself, so
 #: these are no misspelt settings.
-ENV_MESSAGE = frozenset(ENV_PREFIX + name for name in ("CHANNEL", "OFFSET", "ID", "TYPE", "KEY"))
+ENV_MESSAGE = frozenset(ENV_PREFIX + name for name in ("CHANNEL", "PARTITION", "OFFSET", "ID", "TYPE", "KEY"))
 
 #: A Kubernetes service called "heliograph" puts these into every pod; they are not meant for us.
 _KUBERNETES = re.compile(ENV_PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.config.units import GIB, MIB
-from heliograph.limits import SEGMENT_BYTES_MIN
+from heliograph.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
 
 Durability: TypeAlias = Literal["always", "interval", "os"]
 WhenFull: TypeAlias = Literal["raise", "wait"]
@@ -68,6 +68,37 @@ class Storage(Section, frozen=True, kw_only=True):
     retention_once_read: Annotated[
         bool, Meta(description="Segments go once every durable subscription has read them.")
     ] = False
+    retention_compact: Annotated[
+        bool,
+        Meta(
+            description="Sealed segments keep only the newest message of each key; a key published without data "
+            "is deleted. Messages without a key stay."
+        ),
+    ] = False
+    tombstone_grace_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="With `retention_compact`: how long a message that deletes its key stays, so that slow "
+            "readers see it.",
+        ),
+    ] = 86_400.0
+    compact_dirty_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="With `retention_compact`: compaction begins when this part of the sealed bytes is new.",
+        ),
+    ] = 0.5
+    compact_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="With `retention_compact`: memory for the keys of one pass, some 200 bytes each; with more "
+            "keys there are more passes.",
+        ),
+    ] = 64 * MIB
     holdback_bytes: Annotated[
         int,
         Meta(
@@ -80,6 +111,15 @@ class Storage(Section, frozen=True, kw_only=True):
         False
     )
     auto_create: Annotated[bool, Meta(description="Publishing to or subscribing a new channel makes it.")] = True
+    partitions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=PARTITIONS_MAX,
+            description="How many partitions a new channel gets that does not say how many. Channels that are there "
+            "keep theirs.",
+        ),
+    ] = 1
     single_process: Annotated[
         bool,
         Meta(
@@ -127,6 +167,9 @@ class Publishing(Section, frozen=True, kw_only=True):
             description="When `pending_bytes_max` is reached: `raise` Busy at once, or `wait` up to `busy_timeout_s`."
         ),
     ] = "raise"
+    producers_max: Annotated[
+        int, Meta(ge=1, description="How many producers (`station.producer`) a channel remembers; more are refused.")
+    ] = 1000
 
 
 class Subscribers(Section, frozen=True, kw_only=True):

@@ -10,10 +10,12 @@ from heliograph.delivery.deadletter import (
     dead_letter_channel,
     identity_of,
 )
+from heliograph.delivery.lookout import Lookout
 from heliograph.delivery.positions import Flusher
 from heliograph.delivery.retry import Retry
+from heliograph.delivery.starting import start_subscription
 from heliograph.delivery.statistics import Histogram, LatencyStats, SubscriptionStats
-from heliograph.delivery.subscription import Subscription, start_subscription
+from heliograph.delivery.subscription import Subscription
 
 __all__ = [
     "DEAD_LETTER_TYPE",
@@ -21,6 +23,7 @@ __all__ = [
     "Flusher",
     "Histogram",
     "LatencyStats",
+    "Lookout",
     "Retry",
     "Subscription",
     "SubscriptionStats",

@@ -15,6 +15,7 @@ from heliograph.delivery.invoke import (
 )
 from heliograph.delivery.lane import Lane, Terms
 from heliograph.delivery.lanes import InlineLanes, Lanes, ThreadLanes
+from heliograph.delivery.turns import TurnInvoker, Turns, async_in_turn
 from heliograph.delivery.workers import Abandoned, TimedInvoker
 from heliograph.errors import ConfigError
 
@@ -64,6 +65,7 @@ def make_lanes(
     concurrency: int,
     timeout_s: float | None,
     event_loop: asyncio.AbstractEventLoop | None,
+    turns: Turns,
 ) -> Lanes:
     """The lanes for this handler; nothing is started yet."""
     lanes = [Lane(index, terms) for index in range(concurrency)]
@@ -75,17 +77,20 @@ def make_lanes(
         return BatchInvoker(handler, interrupt) if terms.batch else PlainInvoker(handler, interrupt)
 
     def make_invoke(lane: Lane) -> Invoke:
-        if timeout_s is None:
-            return make_plain(control.interrupt)
-        return TimedInvoker(
-            make_plain,
-            control.interrupt,
-            timeout_s=timeout_s,
-            abandoned=abandoned,
-            counters=lane.counters,
-            clock=terms.clock,
-            name=f"{name}-worker",
-        )
+        def make(interrupt: Interrupt) -> Invoke:
+            if timeout_s is None:
+                return make_plain(interrupt)
+            return TimedInvoker(
+                make_plain,
+                interrupt,
+                timeout_s=timeout_s,
+                abandoned=abandoned,
+                counters=lane.counters,
+                clock=terms.clock,
+                name=f"{name}-worker",
+            )
+
+        return TurnInvoker(make, control, turns)
 
     if is_async(handler):
         from heliograph.delivery.coroutines import AsyncBatchInvoker, AsyncInvoker
@@ -94,7 +99,11 @@ def make_lanes(
         kind = AsyncBatchInvoker if terms.batch else AsyncInvoker
 
         def make_async(lane: Lane) -> AsyncInvoke:
-            return kind(handler, control.interrupt, timeout_s=timeout_s, counters=lane.counters)
+            return async_in_turn(
+                lambda interrupt: kind(handler, interrupt, timeout_s=timeout_s, counters=lane.counters),
+                control,
+                turns,
+            )
 
         return TaskLanes(lanes, control, start, make_invoke=make_async, event_loop=event_loop, name=name)
     if concurrency == 1:

@@ -6,7 +6,8 @@ A letter is an ordinary message in ``CHANNEL.dead-letter``; its data::
      "original_base64": "…",                         the line itself is here
      "reason": "handler" | "mismatch" | "undecodable",
      "error": "ValueError: boom", "error_type": "builtins.ValueError", "traceback": "…", "attempts": 6,
-     "subscription": "worker-1", "channel": "alerts", "partition": 0, "offset": 41, "incarnation": "k3f9q2",
+     "subscription": "worker-1", "group": "worker-1", "worker": "host1.4711.1",     the last two for groups only
+     "channel": "alerts", "partition": 0, "offset": 41, "incarnation": "k3f9q2",
      "failed_at": "2026-11-15T20:30:01.123456Z"}
 
 (subscription, incarnation, partition, offset) is a letter's identity. A crash between the letter and the
@@ -124,7 +125,13 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def letter_for_message(
-    identity: DeadLetterIdentity, message: Message, error: BaseException, *, attempts: int, now_us: int
+    identity: DeadLetterIdentity,
+    message: Message,
+    error: BaseException,
+    *,
+    attempts: int,
+    now_us: int,
+    worker: str | None = None,
 ) -> DeadLetter:
     """The letter for a message whose handler gave up."""
     error_type = type(error)
@@ -136,10 +143,12 @@ def letter_for_message(
         "traceback": _traceback_of(error),
         "attempts": attempts,
     }
-    return _letter(identity, message.channel, details, message.key, now_us)
+    return _letter(identity, message.channel, details, message.key, now_us, worker)
 
 
-def letter_for_problem(identity: DeadLetterIdentity, channel: str, problem: Problem, *, now_us: int) -> DeadLetter:
+def letter_for_problem(
+    identity: DeadLetterIdentity, channel: str, problem: Problem, *, now_us: int, worker: str | None = None
+) -> DeadLetter:
     """The letter for a line that reached no handler: it is not an envelope, or does not fit its type."""
     line = problem.line.rstrip(b"\n")
     details: dict[str, Any] = {
@@ -157,7 +166,7 @@ def letter_for_problem(identity: DeadLetterIdentity, channel: str, problem: Prob
     else:
         details["original"] = msgspec.Raw(line)
         key = envelope.get("partitionkey")
-    return _letter(identity, channel, details, key if isinstance(key, str) else None, now_us)
+    return _letter(identity, channel, details, key if isinstance(key, str) else None, now_us, worker)
 
 
 def _envelope_of(line: bytes) -> dict[str, Any] | None:
@@ -168,8 +177,15 @@ def _envelope_of(line: bytes) -> dict[str, Any] | None:
 
 
 def _letter(
-    identity: DeadLetterIdentity, channel: str, details: dict[str, Any], key: str | None, now_us: int
+    identity: DeadLetterIdentity,
+    channel: str,
+    details: dict[str, Any],
+    key: str | None,
+    now_us: int,
+    worker: str | None,
 ) -> DeadLetter:
+    if worker is not None:
+        details |= {"group": identity.subscription, "worker": worker}
     failed_at = from_us(now_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
     payload = {**details, **identity._asdict(), "channel": channel, "failed_at": failed_at}
     return DeadLetter(identity, payload, key)

@@ -15,6 +15,7 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Oldest = Callable[[], int]
 """Messages before this offset have waited too long and are not delivered any more."""
+
+Now = Callable[[], datetime]
+"""The wall clock, for messages that may expire."""
 
 
 class Ended(enum.Enum):
@@ -55,13 +59,17 @@ class Either:
 class Run:
     """Some messages on their way through a handler, in order, and how far they got."""
 
-    __slots__ = ("_iterator", "messages", "skipped", "source")
+    __slots__ = ("_iterator", "expired", "messages", "skipped", "source")
 
-    def __init__(self, messages: list[Message], oldest: Oldest | None = None) -> None:
+    def __init__(self, messages: list[Message], oldest: Oldest | None = None, now: Now | None = None) -> None:
         self.messages = messages
         self.skipped = 0
+        self.expired = 0
+        """Of those skipped, the ones whose time was over."""
         self._iterator = iter(messages)
         self.source: Iterator[Message] = self._iterator if oldest is None else self._wanted(oldest)
+        if now is not None:
+            self.source = self._timely(self.source, now)
 
     def taken(self) -> int:
         """How many messages were taken; all but the last of them are done."""
@@ -79,6 +87,14 @@ class Run:
         for message in self._iterator:
             if message.offset < oldest():
                 self.skipped += 1
+            else:
+                yield message
+
+    def _timely(self, source: Iterator[Message], now: Now) -> Iterator[Message]:
+        for message in source:
+            if message.expires is not None and message.expires <= now():
+                self.skipped += 1
+                self.expired += 1
             else:
                 yield message
 

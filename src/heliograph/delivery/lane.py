@@ -15,6 +15,8 @@ was not done is delivered again next time.
   again, until single messages are left; each of these gets the same chances alone, in a list of one, before
   it goes to the dead letters. So the good messages around a bad one are delivered (again: at least once),
   and the bad one is found in a few calls.
+* A message whose time is over (``expires``) is passed over, also between two attempts; a batch is looked
+  through before its first attempt.
 * A dead letter that cannot be written is tried again for ever. Skipping the message instead would lose it.
 * Dead letters have no dead letters: when the handler of a ``….dead-letter`` channel gives up, the
   subscription fails. It stays where it is until somebody mends the cause and calls ``resume()``.
@@ -29,7 +31,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heliograph.clock import to_us
+from heliograph.clock import from_us, to_us
 from heliograph.delivery.deadletter import (
     DeadLetter,
     DeadLetterIdentity,
@@ -38,12 +40,14 @@ from heliograph.delivery.deadletter import (
     letter_for_message,
     letter_for_problem,
 )
-from heliograph.delivery.invoke import Ended, HandlerUnusable, Invoke, Oldest, Outcome, Run
+from heliograph.delivery.invoke import Ended, HandlerUnusable, Invoke, Now, Oldest, Outcome, Run
 from heliograph.delivery.retry import GiveUp, Retry
 from heliograph.delivery.statistics import Counters
 from heliograph.errors import StationClosed
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from heliograph.clock import Clock
     from heliograph.delivery.control import Control
     from heliograph.engine.port import Problem
@@ -91,13 +95,20 @@ class _Spent(NamedTuple):
     attempts: int
 
 
+class Life:
+    """The life of the channel that is being read: another one after a repair of its log."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+
+
 class Terms(NamedTuple):
     """What was agreed when subscribing; the same for all lanes."""
 
     channel: str
     partition: int
     name: str | None
-    incarnation: str
+    life: Life
     batch: bool
     retry: Retry
     letters: DeadLetters | None
@@ -106,9 +117,16 @@ class Terms(NamedTuple):
     save: Callable[[], object]
     control: Control
     clock: Clock
+    worker: str | None = None
+    """Which worker of a group this is, if it is one."""
 
     def __str__(self) -> str:
         return f"subscription {self.name or '(ephemeral)'} of {self.channel}/{self.partition}"
+
+    @property
+    def incarnation(self) -> str:
+        """The channel's life."""
+        return self.life.incarnation
 
     def identity(self, offset: int) -> DeadLetterIdentity:
         """What a letter about this offset is known by."""
@@ -117,6 +135,10 @@ class Terms(NamedTuple):
     def now_us(self) -> int:
         """The wall clock."""
         return self.clock.time_ns() // 1000
+
+    def now(self) -> datetime:
+        """The same, to compare with when a message expires."""
+        return from_us(self.now_us())
 
 
 class Lane:
@@ -128,6 +150,7 @@ class Lane:
         self.retrying = False
         self.run: Run | None = None
         self._floor = 0
+        self._now: Now | None = None  # set while messages at hand may expire: all others are not looked at
         self._terms = terms
         self._control = terms.control
 
@@ -135,6 +158,10 @@ class Lane:
         """Everything before this offset that the lane was given is done. May be asked from any thread."""
         run = self.run
         return self._floor if run is None else run.undone().offset
+
+    def rewind(self, offset: int) -> None:
+        """What it will be given next may begin here, before what it has done. It has nothing at hand."""
+        self._floor = offset
 
     def delivered(self) -> int:
         """How many messages were delivered up to now. May be asked from any thread."""
@@ -147,6 +174,7 @@ class Lane:
         terms = self._terms
         since_us = max(lag_base_us, to_us(messages[-1].time))
         at_once = terms.batch or len(messages) == 1
+        self._now = terms.now if messages[0].lines.expiring else None
         if at_once:
             self.counters.latency.add(terms.now_us() - since_us)
         done: bool = yield from (self._batch(messages) if terms.batch else self._each(messages))
@@ -157,7 +185,7 @@ class Lane:
     def bury_problem(self, problem: Problem) -> Course:
         """The course of a line that cannot be delivered."""
         terms = self._terms
-        make = partial(letter_for_problem, terms.identity(problem.offset), terms.channel, problem)
+        make = partial(letter_for_problem, terms.identity(problem.offset), terms.channel, problem, worker=terms.worker)
         self._announce(f"offset {problem.offset} is {problem.kind}: {problem.reason}")
         return (yield from self._bury(make, problem.next))
 
@@ -208,6 +236,11 @@ class Lane:
             wanted = [message for message in messages if message.offset >= oldest]
             self.counters.dropped += len(messages) - len(wanted)
             messages = wanted
+        if self._now is not None:
+            now = self._now()
+            timely = [message for message in messages if message.expires is None or message.expires > now]
+            self.counters.expired += len(messages) - len(timely)
+            messages = timely
         if not messages:
             return True
         if len(messages) == 1:
@@ -236,16 +269,18 @@ class Lane:
     # -- trying, and trying again
 
     def _begin(self, messages: list[Message]) -> Run:
-        self.run = run = Run(messages, None if self._terms.batch else self._terms.oldest)
+        one_by_one = not self._terms.batch
+        self.run = run = Run(messages, self._terms.oldest if one_by_one else None, self._now if one_by_one else None)
         return run
 
     def _end(self, messages: list[Message]) -> None:
         """These are done, which are the first ones of the run at hand."""
         run, self.run = self.run, None
-        skipped = 0 if run is None else run.skipped
+        skipped, expired = (0, 0) if run is None else (run.skipped, run.expired)
         self._floor = messages[-1].offset + 1
         self.counters.delivered += len(messages) - skipped
-        self.counters.dropped += skipped
+        self.counters.dropped += skipped - expired
+        self.counters.expired += expired
 
     def _call(self, messages: list[Message]) -> Generator[Step, Any, Outcome]:
         """Deliver these as one. Interrupted means that the subscription stops."""
@@ -303,7 +338,8 @@ class Lane:
         if self._control.stopping:
             return False  # no letter is written any more; the message is delivered again
         identity = self._terms.identity(message.offset)
-        make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts)
+        worker = self._terms.worker
+        make = partial(letter_for_message, identity, message, spent.error, attempts=spent.attempts, worker=worker)
         self._announce(f"the handler gave up at offset {message.offset}: {describe(spent.error)}")
         return (yield from self._bury(make, message.offset + 1))
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heliograph.delivery.control import delivering
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.lane import drive
+from heliograph.delivery.turns import TurnInvoker
 from heliograph.delivery.window import Window
-from heliograph.delivery.workers import TimedInvoker
 
 if TYPE_CHECKING:
     from heliograph.delivery.control import Control
@@ -69,6 +69,13 @@ class Lanes(ABC):
         """What lies before this offset and was not handed out needs nobody."""
         with self._changed:
             self._window.advance(max(reach, self._window.reach))
+
+    def rewind(self, reach: int) -> None:
+        """Begin again at an earlier offset. Everything that was handed out is done."""
+        with self._changed:
+            self._window.rewind(reach)
+            for lane in self.lanes:
+                lane.rewind(reach)
 
     def begin(self) -> None:  # noqa: B027 - nothing to start unless there are several
         """Start. Called once, by the loop, in its thread."""
@@ -236,5 +243,5 @@ class ThreadLanes(Lanes):
 
 def _dismiss(invoke: Invoke) -> None:
     """Let the worker thread of a timed handler go, if there is one."""
-    if isinstance(invoke, TimedInvoker):
+    if isinstance(invoke, TurnInvoker):
         invoke.close()

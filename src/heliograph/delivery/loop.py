@@ -19,6 +19,7 @@ from heliograph.delivery.invoke import is_async
 from heliograph.delivery.lane import TROUBLE, Lane, Terms, drive
 from heliograph.delivery.overflow import newest_to_keep, oldest_to_keep
 from heliograph.errors import NotFound, StationClosed
+from heliograph.log.cursor import LogCut
 from heliograph.message import Gap
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ WAIT_S = 10.0
 
 BACKLOG_LOOK_S = 0.01
 """How often the end of the log is looked at while messages are being dropped."""
+
+CUT_LOOK_S = 0.02
+"""How often the lanes are looked at while they finish what a repair has cut off the log."""
 
 DROP_WARNING_SHARE = 0.01
 """A warning is logged when more than this share of the messages is dropped."""
@@ -110,6 +114,7 @@ class Loop:
         self._on_gap = on_gap
         self._gap = gap
         self._cursor: Cursor | None = None
+        self._cut: LogCut | None = None
         self._keep_until: int | None = None
         self._resume_at = 0
         self._pulled_to = 0
@@ -151,6 +156,8 @@ class Loop:
         """The next batch; None when it is time to look at the control again."""
         terms = self._terms
         try:
+            if self._cut is not None and not self._go_back(self._cut):
+                return None
             if self._cursor is None:
                 self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach())
             if self._backlog is not None:
@@ -163,6 +170,9 @@ class Loop:
                 self._wait(self._cursor.offset)
         except StationClosed:
             self._control.stop()
+        except LogCut as cut:
+            self._close_cursor()
+            self._cut = cut
         except NotFound as error:
             self._close_cursor()
             logger.error("%s failed: %s", terms, error)
@@ -180,6 +190,22 @@ class Loop:
         if self._engine.bounds(terms.channel, terms.partition).next < self._pulled_to:
             raise NotFound(f"channel '{terms.channel}' was deleted and made again")
         self._engine.wait(terms.channel, terms.partition, offset, WAIT_S)
+
+    def _go_back(self, cut: LogCut) -> bool:
+        """The log was repaired and is shorter than what was read of it: let that be finished, go on where it does."""
+        terms, lanes = self._terms, self.lanes
+        while lanes.committed() < lanes.reach():
+            if not self._control.sleep(CUT_LOOK_S):
+                return False
+        before, terms.life.incarnation = lanes.reach(), self._engine.incarnation(terms.channel)
+        if cut.offset < before:
+            lanes.rewind(cut.offset)
+            if self.positions is not None:
+                self.positions.rewind(cut.offset)
+                self.positions.save()
+            self._tell(Gap(terms.channel, terms.partition, cut.offset, before, str(cut)), missing=False)
+        self._cut, self._keep_until, self._pulled_to = None, None, lanes.reach()
+        return True
 
     def _trouble(self, error: Exception) -> None:
         self._troubles += 1

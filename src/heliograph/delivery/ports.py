@@ -6,11 +6,12 @@ Any engine with these methods fits; the tests use one that lives in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from heliograph.delivery.deadletter import DeadLetterIdentity
-    from heliograph.engine.port import Batch, Bounds, Position
+    from heliograph.engine.port import Batch, Bounds, Kind, Position
     from heliograph.message import Gap
 
 Handler = Callable[[Any], Any]
@@ -50,8 +51,45 @@ class Lease(Protocol):
         """Let the next one have it."""
 
 
+class PartitionLease(Protocol):
+    """The right to deliver one partition of a group."""
+
+    def valid(self) -> bool:
+        """Whether it is still held."""
+
+    def release(self) -> None:
+        """Let another worker have it."""
+
+
+class Membership(Protocol):
+    """A worker's place in a group."""
+
+    @property
+    def worker(self) -> str: ...  # noqa: D102 - its name
+    def alone(self) -> AbstractContextManager[None]:
+        """No other worker joins or begins positions meanwhile."""
+
+    def members(self) -> dict[str, list[int]]:
+        """What every live worker says it holds."""
+
+    def say(self, partitions: list[int], /) -> None:
+        """Tell the others what this one holds."""
+
+    def lease(self, partition: int, /) -> PartitionLease | None:
+        """The right to deliver a partition, if nobody else has it."""
+
+    def listen(self, listener: Callable[[], object], /) -> None:
+        """Call this whenever something changes."""
+
+    def leave(self) -> None:
+        """Be a worker no longer; every lease was given back."""
+
+
 class Engine(Protocol):
     """Where logs, positions and leases live."""
+
+    def partition_count(self, channel: str, /) -> int:
+        """How many partitions the channel has, now or a moment ago."""
 
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         """What readers may see."""
@@ -79,6 +117,12 @@ class Engine(Protocol):
 
     def fit_position(self, channel: str, partition: int, position: Position, /) -> tuple[int, Gap | None]:
         """Where to resume, and what cannot be delivered any more."""
+
+    def claim_kind(self, channel: str, subscription: str, kind: Kind, /) -> None:
+        """Refuse a subscription that is there already and is of another kind."""
+
+    def join_group(self, channel: str, subscription: str, /) -> Membership:
+        """Become a worker of a group, or raise SubscriptionBusy."""
 
     def subscription_lease(self, channel: str, subscription: str, /) -> Lease:
         """Become the live subscriber of that name, or raise SubscriptionBusy."""

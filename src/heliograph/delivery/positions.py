@@ -12,6 +12,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heliograph.delivery.deadletter import describe
@@ -32,7 +33,16 @@ logger = logging.getLogger("heliograph.delivery")
 class Positions:
     """Saves the position of one durable subscription."""
 
-    def __init__(self, engine: Engine, terms: Terms, lanes: Lanes, *, name: str, saved: int | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        terms: Terms,
+        lanes: Lanes,
+        *,
+        name: str,
+        saved: int | None,
+        allowed: Callable[[], bool] | None = None,
+    ) -> None:
         self.saved = saved
         self.errors = 0
         self.listed = False
@@ -41,6 +51,7 @@ class Positions:
         self._terms = terms
         self._lanes = lanes
         self._name = name
+        self._allowed = allowed
         self._lock = threading.Lock()
         self._sealed = False
         self._batches: deque[Batch] = deque()
@@ -61,6 +72,10 @@ class Positions:
             offset = self._lanes.committed()
             if self._sealed or offset == self.saved:
                 return True
+            if self._allowed is not None and not self._allowed():
+                self._sealed = True
+                logger.error("%s: its lease is somebody else's; offset %d is not saved", self._terms, offset)
+                return True
             try:
                 terms = self._terms
                 position = Position(terms.incarnation, offset, self._id_before(offset), terms.now_us())
@@ -71,6 +86,13 @@ class Positions:
             self.saved = offset
             self._failures = 0
             return True
+
+    def rewind(self, offset: int) -> None:
+        """The log was cut there: what is known of later messages is about others. Called by the loop."""
+        with self._lock:
+            self._batches.clear()
+            self._expected = offset
+            self.saved = None
 
     def settled(self) -> bool:
         """Whether there is nothing left to save until the next batch."""

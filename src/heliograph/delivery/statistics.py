@@ -101,6 +101,7 @@ class Counters:
         "dead_letters",
         "delivered",
         "dropped",
+        "expired",
         "failed",
         "latency",
         "missing",
@@ -114,6 +115,7 @@ class Counters:
         self.retries = 0
         self.dead_letters = 0
         self.dropped = 0
+        self.expired = 0
         self.missing = 0
         self.timeouts = 0
         self.latency = Histogram()
@@ -128,6 +130,7 @@ def add_up(parts: Iterable[Counters]) -> Counters:
         total.retries += part.retries
         total.dead_letters += part.dead_letters
         total.dropped += part.dropped
+        total.expired += part.expired
         total.missing += part.missing
         total.timeouts += part.timeouts
         total.latency.merge(part.latency)
@@ -138,7 +141,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription, at one moment. Counts begin at zero when it is started."""
 
     channel: str
-    partition: int
+    partition: int | None
+    """None when these are the numbers of several partitions: counts, positions and lag are sums then."""
     name: str | None
     """None for an ephemeral subscription."""
     state: str
@@ -155,6 +159,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages and lines that went to the dead letters."""
     dropped: int
     """Messages skipped by ``drop_oldest`` or ``drop_newest``."""
+    expired: int
+    """Messages not delivered because their ``ttl`` was over."""
     missing: int
     """Offsets that can not be delivered: damaged, or trimmed before they were read."""
     position: int
@@ -171,3 +177,33 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """From append to handler, one sample per batch: of its last message."""
     last_error: str
     """What went wrong last, or an empty string."""
+
+
+def together(
+    channel: str, name: str | None, state: str, counted: Counters, parts: list[SubscriptionStats]
+) -> SubscriptionStats:
+    """The numbers of a subscription from those of its partitions; ``counted`` has also what former ones counted."""
+    saved = [part.saved_position for part in parts if part.saved_position is not None]
+    ages_s = [part.lag_s for part in parts if part.lag]
+    known_s = [age_s for age_s in ages_s if age_s is not None]
+    return SubscriptionStats(
+        channel=channel,
+        partition=parts[0].partition if len(parts) == 1 else None,
+        name=name,
+        state=state,
+        delivered=counted.delivered,
+        failed=counted.failed,
+        retries=counted.retries,
+        timeouts=counted.timeouts,
+        dead_letters=counted.dead_letters,
+        dropped=counted.dropped,
+        expired=counted.expired,
+        missing=counted.missing,
+        position=sum(part.position for part in parts),
+        saved_position=sum(saved) if saved else None,
+        position_errors=sum(part.position_errors for part in parts),
+        lag=sum(part.lag for part in parts),
+        lag_s=max(known_s) if known_s else None if ages_s else 0.0,
+        latency=counted.latency.stats(),
+        last_error=next((part.last_error for part in parts if part.last_error), ""),
+    )

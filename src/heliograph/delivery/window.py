@@ -47,6 +47,12 @@ class Window:
             raise ValueError(f"the window moves forwards only: {self._reach} to {reach}")
         self._reach = reach
 
+    def rewind(self, reach: int) -> None:
+        """Begin again at an earlier offset, now that nothing is out."""
+        if any(self._pieces):
+            raise ValueError("the window can be moved back only while nothing is out")
+        self._reach = reach
+
     def complete(self, lane: int) -> None:
         """The lane's oldest piece is done."""
         self._pieces[lane].popleft()

@@ -12,7 +12,7 @@ from heliograph.disk import Disk
 from heliograph.engine.port import Batch, Problem
 from heliograph.errors import InvalidMessage
 from heliograph.limits import SHARED_BATCHES
-from heliograph.log.cursor import Chunk, Log, LogCursor
+from heliograph.log.cursor import Chunk, Log, LogCursor, LogCut
 from heliograph.message import Message, PayloadDecoder, decode_line, decode_lines
 
 
@@ -41,6 +41,9 @@ def _line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder 
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             problems.append(Problem(offset, offset + 1, "undecodable", str(error), line))
     problems.sort(key=lambda problem: problem.offset)
+    if any(message.lines.expiring for message in messages):
+        for message in messages:  # as if they had been decoded together
+            message.lines.expiring = True
     return Batch(chunk.first, chunk.next, messages, problems, chunk.append_us, chunk.place)
 
 
@@ -80,7 +83,12 @@ class SharedBatches:
         return batch
 
     def _read(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
-        chunk = cursor.read()
+        try:
+            chunk = cursor.read()
+        except LogCut:  # what others decoded of those offsets is not there any more
+            self._known.clear()
+            self._recent.clear()
+            raise
         if chunk is None:
             self._recent.clear()  # at the end of the log: whoever is behind reads for itself
             return None

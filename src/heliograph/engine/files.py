@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
-import functools
 import logging
 import os
 import weakref
@@ -18,15 +18,20 @@ from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk, explaining
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
+from heliograph.engine.counts import PartitionCounts
 from heliograph.engine.fitting import fit
+from heliograph.engine.groups import Bells, Membership
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
-from heliograph.engine.port import Bounds, Position
+from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
+from heliograph.engine.producers import Producers
 from heliograph.engine.schemas import Schemas
+from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
 from heliograph.errors import (
     AlreadyExists,
     Busy,
+    ConfigError,
     Forked,
     HeliographError,
     NotFound,
@@ -42,7 +47,7 @@ from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings
 from heliograph.log.commit import GroupCommit, Ticket
 from heliograph.log.directory import DataDirectory
-from heliograph.log.head import Fields
+from heliograph.log.head import DELETED, Fields
 from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
@@ -65,6 +70,7 @@ class _Channel:
 
     @explaining("cannot read the channel's description")
     def identity(self) -> Identity:
+        self._engine.layout += 1
         file = self._engine.describe(self._name)
         settings = self._engine.settings(file)
         origin = f"{self._engine.name}.{file.incarnation}".encode()
@@ -109,6 +115,9 @@ class FilesEngine:
         )  # fmt: skip
         self.name = self.directory.station.name
         self.positions = Positions(root, disk)
+        self.producers = Producers(self, config.publishing.producers_max)
+        self.steps = Steps(self)
+        self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
         self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
         self.on_new_life: Callable[[str], None] = lambda _: None
         self._lives: dict[str, str] = {}
@@ -118,12 +127,22 @@ class FilesEngine:
         self._forked = False
         self._keeper = LockKeeper()
         self._watcher = Watcher()
+        self._bells = Bells(self._watcher)
         self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)
+        self._counts = PartitionCounts(self._open, lambda name: self.describe(name).partitions)
         self._committers = Committers()
         self._syncer: Syncer | None = None
         if storage.durability == "interval" and not read_only:
             self._syncer = Syncer(storage.sync_interval_ms / 1000, self.open_partitions)
         _engines.add(self)
+        if not read_only:
+            self._finish_steps()
+
+    def _finish_steps(self) -> None:
+        try:
+            self.steps.recover()
+        except HeliographError as error:  # a fenced log: opening must be possible all the same, to repair it
+            logger.error("an atomic step of a dead process cannot be finished yet: %s", error)
 
     # -- channels -------------------------------------------------------------------------------------------
 
@@ -145,13 +164,23 @@ class FilesEngine:
         }
         return ChannelSettings(**merged)
 
-    def create(self, name: str, settings: ChannelSettings | None = None, *, exist_ok: bool = True) -> bool:
-        """Make a channel; False if it was there."""
+    def create(
+        self,
+        name: str,
+        settings: ChannelSettings | None = None,
+        *,
+        partitions: int | None = None,
+        exist_ok: bool = True,
+    ) -> bool:
+        """Make a channel, by default with as many partitions as the station's setting says; False if it was there."""
         self.check_writable()
         check_name(name)
+        if partitions is None:
+            partitions = 1 if name.endswith(DEAD_LETTER) else self.config.storage.partitions
         made = channels.create(
-            self.root, name, settings or ChannelSettings(), self.disk, self.clock, self.directory.boot
-        )
+            self.root, name, settings or ChannelSettings(), self.disk, self.clock, self.directory.boot,
+            partitions=partitions,
+        )  # fmt: skip
         if not made and not exist_ok:
             raise AlreadyExists(f"channel '{name}' is there already; 'helio channels alter' changes its settings")
         if made:
@@ -159,24 +188,95 @@ class FilesEngine:
         return made
 
     def alter(self, name: str, change: Callable[[ChannelFile], ChannelFile]) -> ChannelFile:
-        """Change channel.json; every process takes it over with its next append."""
+        """Change channel.json; every process takes it over with its next append.
+
+        Whoever alters or deletes a channel holds the lock of its partition 0 all the while, and takes those of the
+        others, one at a time, inside it.
+        """
         self.check_writable()
         found: list[ChannelFile] = []
 
-        def apply(head: Partition) -> None:
-            found.append(change(self.describe(name)))
-            channels.save(self.root, found[0], self.disk)
-            head.next_generation()
+        def apply(first: Partition) -> None:
+            if first.state & DELETED:
+                raise ChannelGone(f"channel '{name}' was deleted")
+            with self._rewriting(name) as before:
+                after = change(before)
+                self._grow(before, after.partitions)
+                channels.save(self.root, after, self.disk)
+            found[:] = [after]
+            first.next_generation()
+            for number in range(1, before.partitions):
+                self.write(name, number, lambda partition: partition.change(Partition.next_generation))
 
-        self.write(name, 0, lambda partition: partition.change(apply))
-        self.audit.write("channel-altered", channel=name, settings=msgspec.to_builtins(found[0].settings))
-        return found[0]
+        self._change_all(name, apply)
+        self._counts.forget(name)
+        changed = found[0]
+        self.audit.write(
+            "channel-altered", channel=name, partitions=changed.partitions,
+            settings=msgspec.to_builtins(changed.settings),
+        )  # fmt: skip
+        return changed
+
+    def _change_all(self, name: str, change: Callable[[Partition], None]) -> None:
+        """Change a channel under the lock of its partition 0, which stays open though others are opened inside."""
+        for _ in range(_TRIES):
+            with self._open.pinned(name, 0):
+                entry = self._open.get(name, 0)
+                try:
+                    _writing_side(entry).change(change)
+                    return
+                except ChannelGone:
+                    pass
+            self._open.forget(name, 0, entry)
+        raise Busy(f"channel '{name}' is being deleted and made again all the time; try again")
+
+    @contextlib.contextmanager
+    def _rewriting(self, name: str) -> Iterator[ChannelFile]:
+        """Read channel.json to write it again; nobody else does meanwhile, whichever partition's lock they hold."""
+        self.describe(name)
+        lock = FileLock(channels.channel_path(self.root, name) / "channel.lock", self.disk)
+        try:
+            lock.exclusive(self.clock, self.config.publishing.busy_timeout_s)
+            yield self.describe(name)
+        finally:
+            lock.release()
+
+    def _grow(self, file: ChannelFile, partitions: int) -> None:
+        if channels.check_partitions(partitions) < file.partitions:
+            raise ConfigError(
+                f"channel '{file.name}' has {file.partitions} partitions and cannot shrink to {partitions}: their "
+                "messages would have no place. Export it and import it into a new channel instead."
+            )
+        if partitions > file.partitions:
+            if file.name.endswith(DEAD_LETTER):
+                raise ConfigError(f"'{file.name}' holds dead letters, which stay in one partition")
+            channels.add_partitions(self.root, file, partitions, self.disk, self.clock, self.directory.boot)
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a channel has; cheap enough to be asked for every message."""
+        return self._counts.count(name)
+
+    def partition_count_or_new(self, name: str) -> int:
+        """As `partition_count`; the channel is made if that is allowed."""
+        return self._creating(name, lambda: self._counts.count(name))
+
+    def check_partition(self, name: str, number: int) -> int:
+        """The number, if the channel has such a partition."""
+        count = self.describe(name).partitions
+        if type(number) is not int or not 0 <= number < count:
+            there = f"0 to {count - 1}" if count > 1 else "0 only"
+            raise NotFound(f"channel '{name}' has no partition {number!r}: it has {there}")
+        return number
+
+    def barrier(self, name: str, number: int) -> None:
+        """Wait for whoever appends now; what is written by then is synced."""
+        self.write(name, number, Partition.settle)
 
     def new_incarnation(self, name: str, why: str) -> None:
         """Give a channel a new life. The caller holds the partition's lock or is alone, and moves the generation."""
-        file = channels.load(self.root, name, self.disk)
-        fresh = msgspec.structs.replace(file, incarnation=channels.new_incarnation())
-        channels.save(self.root, fresh, self.disk)
+        with self._rewriting(name) as file:
+            fresh = msgspec.structs.replace(file, incarnation=channels.new_incarnation())
+            channels.save(self.root, fresh, self.disk)
         self.audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
 
     def saw_life(self, name: str, incarnation: str) -> None:
@@ -200,19 +300,22 @@ class FilesEngine:
     def delete(self, name: str) -> None:
         """Delete a channel with its data and its subscriptions' positions."""
         self.check_writable()
-        file = self.describe(name)
-        for number in range(file.partitions):
-            last = number == file.partitions - 1
-            self.write(name, number, functools.partial(self._delete_partition, name, last))
-            self.drop_closed(name, number)
-        self.positions.forget_channel(name)
-        self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
+        files = [self.describe(name)]
 
-    def _delete_partition(self, name: str, last: bool, partition: Partition) -> None:
-        with partition.mutex, partition.locked_anyhow():
-            partition.mark_deleted()
-            if last:
-                channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
+        def remove(first: Partition) -> None:
+            files[:] = [self.describe(name)]  # it may have grown meanwhile
+            for number in range(1, files[0].partitions):
+                self.write(name, number, lambda partition: partition.change(Partition.mark_deleted))
+            first.mark_deleted()
+            channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
+
+        self._change_all(name, remove)
+        for number in range(files[0].partitions):
+            self.drop_closed(name, number)
+        self._counts.forget(name)
+        self.positions.forget_channel(name)
+        self.producers.forget_channel(name)
+        self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
 
     # -- partitions -------------------------------------------------------------------------------------------
 
@@ -241,16 +344,16 @@ class FilesEngine:
             raise
         commit = GroupCommit(
             partition, always=self._always, pending_bytes_max=publishing.pending_bytes_max,
+            wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
         return OpenPartition(partition, commit)
 
     def _no_such_channel(self, name: str, number: int) -> None:
+        self._counts.forget(name)  # it may have been made anew, with fewer
         if channels.channel_path(self.root, name).is_dir():
             raise NotFound(f"channel '{name}' has no partition {number}")
-        raise NotFound(
-            f"there is no channel '{name}' in {self.root}; publishing to it or 'helio channels create' makes it"
-        )
+        raise channels.no_channel(self.root, name)
 
     def writer(self, name: str, number: int) -> Partition:
         """The writing side of a partition, as long as it stays open: see `write`."""
@@ -277,9 +380,11 @@ class FilesEngine:
             name, lambda: self._open.use(name, number, lambda found: self._append(found, ticket, wait_s))
         )
 
-    def writer_or_new(self, name: str, number: int) -> Partition:
-        """The writing side of a partition; the channel is made if that is allowed."""
-        return self._creating(name, lambda: self.writer(name, number))
+    def appender(self, name: str, number: int) -> Partition | GroupCommit:
+        """What appends single messages as durably as the station promises; the channel is made if that is allowed."""
+        self.check_writable()
+        entry = self._creating(name, lambda: self._open.get(name, number))
+        return entry.commit if self._always and entry.commit is not None else _writing_side(entry)
 
     def drop_closed(self, name: str, number: int) -> None:
         """Forget a partition that turned out to be deleted (or closed) meanwhile."""
@@ -294,6 +399,8 @@ class FilesEngine:
         else:
             assert isinstance(entry.log, Partition)
             entry.log.append((ticket,))
+            if ticket.refused is not None:
+                raise ticket.refused
         return ticket.first
 
     def submit(self, name: str, number: int, ticket: Ticket) -> None:
@@ -354,22 +461,48 @@ class FilesEngine:
         return self._open.use(name, number, lambda entry: self._wait(entry, offset, timeout_s))
 
     def _wait(self, entry: OpenPartition, offset: int, timeout_s: float) -> bool:
-        news = entry.log.news
-        if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
-            self._watcher.watch(news.path, news.wake)
-        armed = news.arm()
+        return self._wait_for({entry: offset}, timeout_s)
+
+    def wait_any(self, name: str, offsets: dict[int, int], timeout_s: float) -> bool:
+        """As `wait`, for several partitions of a channel: offsets by partition."""
+        entries = {self._open.get(name, number): offset for number, offset in offsets.items()}
         try:
-            if entry.log.limit().next > offset:
+            return self._wait_for(entries, timeout_s)
+        except (ChannelGone, Evicted):  # the caller reads next, which opens them again or says what is wrong
+            for number in offsets:
+                self.drop_closed(name, number)
+            return False
+
+    def _wait_for(self, entries: dict[OpenPartition, int], timeout_s: float) -> bool:
+        armed: _thread.LockType | None = None
+        try:
+            for entry in entries:
+                news = entry.log.news
+                if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
+                    self._watcher.watch(news.path, news.wake)
+                armed = news.arm(armed)
+            if self._any_beyond(entries) or armed is None:
                 return True
             woken = armed.acquire(timeout=min(timeout_s, 0.1 if self.read_only else WAIT_SLICE_S))
         finally:
-            news.disarm(armed)
+            for entry in entries:
+                if armed is not None:
+                    entry.log.news.disarm(armed)
         self.check_open()
-        if not woken and isinstance(entry.log, Partition) and entry.log.gone:
+        if not woken:
+            for entry in entries:
+                self._look_after(entry)
+        return self._any_beyond(entries)
+
+    def _any_beyond(self, entries: dict[OpenPartition, int]) -> bool:
+        return any(entry.log.limit().next > offset for entry, offset in entries.items())
+
+    def _look_after(self, entry: OpenPartition) -> None:
+        """Nobody told us anything for a while."""
+        if isinstance(entry.log, Partition) and entry.log.gone:
             raise ChannelGone(f"{entry.log.place.directory} was deleted")
-        if not woken and self._always:
+        if self._always:
             self._settle(entry)  # its writer may never sync by itself
-        return entry.log.limit().next > offset
 
     def settle(self, name: str, number: int) -> None:
         """Sync what another process wrote with less durability, so that it can be read now."""
@@ -380,6 +513,10 @@ class FilesEngine:
         if isinstance(entry.log, Partition):
             with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
                 entry.log.sync_through(entry.log.limit(synced=False).next)
+
+    def watch(self, path: Path, callback: Callable[[], None]) -> None:
+        """Call back, in a thread of the engine's, whenever somebody writes to the file."""
+        self._watcher.watch(path, callback)
 
     def wake(self, name: str) -> None:
         """End every wait of this process on the channel."""
@@ -417,19 +554,41 @@ class FilesEngine:
     # -- positions and leases -----------------------------------------------------------------------------------
 
     def load_position(self, name: str, subscription: str, number: int) -> Position | None:
-        return self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
+        """Where to begin, for whoever takes a partition of a subscription over."""
+        if not self.read_only:
+            self.steps.recover()  # a step that a dead subscriber began may have moved its position
+        position = self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
+        self.steps.loaded(name, subscription, number, position)
+        return position
 
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
-        if not self._always:
-            with contextlib.suppress(NotFound):
-                self.write(name, number, lambda partition: partition.sync_through(position.offset))
+        position = self.steps.not_before(name, subscription, number, position)
+        with contextlib.suppress(NotFound):
+            self.make_durable(name, number, position.offset)
         self.positions.save(name, subscription, number, position)
+
+    def make_durable(self, name: str, number: int, offset: int) -> None:
+        """Sync what is before an offset, unless every append does that."""
+        if not self._always:
+            self.write(name, number, lambda partition: partition.sync_through(offset))
 
     def forget_position(self, name: str, subscription: str) -> None:
         self.check_writable()
         self.positions.forget(name, subscription)
+
+    def claim_kind(self, name: str, subscription: str, kind: Kind) -> None:
+        """Refuse a subscription that is there already and is of another kind. The caller holds its lease."""
+        self.positions.claim_kind(name, subscription, kind)
+
+    def join_group(self, name: str, subscription: str) -> Membership:
+        """Become a worker of a group, or raise SubscriptionBusy."""
+        self.check_writable()
+        check_name(name)
+        check_name(subscription, "subscription")
+        worker = f"{self.name}.{os.getpid()}.{os.urandom(3).hex()}"
+        return Membership(self.positions, self.disk, self.clock, self._bells, name, subscription, worker)
 
     def subscription_lease(self, name: str, subscription: str) -> FileLock:
         self.check_writable()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from heliograph.disk import explain
@@ -30,12 +31,13 @@ def _affordable() -> int:
 class OpenPartition:
     """One partition this process has open."""
 
-    __slots__ = ("commit", "log", "shared")
+    __slots__ = ("commit", "log", "pins", "shared")
 
     def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
         self.log = log
         self.commit = commit
         self.shared = SharedBatches()
+        self.pins = 0  # not to be closed for room
 
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
@@ -81,10 +83,22 @@ class OpenPartitions:
                 continue
             if entry.log.used:
                 entry.log.used = False
-            elif entry.close_if_idle():
+            elif not entry.pins and entry.close_if_idle():
                 del self.known[key]
                 self._watcher.unwatch(entry.log.place.directory / "news")
                 excess -= 1
+
+    @contextlib.contextmanager
+    def pinned(self, channel: str, number: int) -> Iterator[None]:
+        """Do not close it for room meanwhile: for whoever holds its lock and opens others, which may need room."""
+        with self._lock:
+            entry = self.get(channel, number)
+            entry.pins += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                entry.pins -= 1
 
     def use(self, channel: str, number: int, action: Callable[[OpenPartition], _T]) -> _T:
         """Run on an open partition; opens it again if it was closed for room or deleted meanwhile."""

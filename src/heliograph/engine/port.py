@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,6 +17,10 @@ class Bounds(NamedTuple):
     next: int
 
 
+Kind = Literal["plain", "group", "queue"]
+"""What a durable subscription is: one reader, workers that share partitions, or workers that share messages."""
+
+
 class Position(msgspec.Struct, frozen=True):
     """How far a subscription has come: everything before ``offset`` is done."""
 
@@ -23,6 +28,15 @@ class Position(msgspec.Struct, frozen=True):
     offset: int
     id: str = ""  # of the last message done, to recognise a log that is not the one it was
     time_us: int = 0  # when it was saved
+
+
+class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A live worker of a group, and the partitions it says it holds."""
+
+    worker: str
+    process: int
+    since: datetime
+    partitions: list[int]
 
 
 class Problem(NamedTuple):

@@ -2,6 +2,7 @@
 
 subscriptions/alerts/worker-1/0.json   {"incarnation":"k3f9q2","offset":42,"id":"0192…","time_us":…}
 subscriptions/alerts/worker-1/lock     held by the live subscriber; the kernel frees a dead one's at once
+subscriptions/alerts/worker-1/kind.json  {"kind":"group"}; a plain subscription has none
 """
 
 from __future__ import annotations
@@ -10,22 +11,36 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Final, NoReturn
 
 import msgspec
 
 from heliograph.disk import Disk, explain
-from heliograph.engine.port import Position
-from heliograph.errors import Damaged, SubscriptionBusy
+from heliograph.engine.members import live_members
+from heliograph.engine.port import Kind, MemberInfo, Position
+from heliograph.errors import ConfigError, Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
+
+class _KindFile(msgspec.Struct):
+    kind: Kind
+
+
 _decode = msgspec.json.Decoder(Position).decode
+_decode_kind = msgspec.json.Decoder(_KindFile).decode
+_CALLED: Final[dict[Kind, str]] = {
+    "plain": "a plain one",
+    "group": "a group (group=True)",
+    "queue": "a queue (queue=True)",
+}
 
 LOOKED_AT_S = 1.0
 """Who looks whether a lease is free holds its lock, shared, for an instant: whoever wants it then tries again."""
 
 
-def _taken(lock: FileLock) -> bool:
+def taken(lock: FileLock) -> bool:
+    """Take a lock that others may be looking at; False if somebody holds it."""
     until = time.monotonic() + LOOKED_AT_S
     while not lock.try_exclusive():
         if not lock.free() or time.monotonic() > until:
@@ -41,11 +56,11 @@ class Positions:
         self._root = root
         self._disk = disk
 
-    def _directory(self, channel: str, subscription: str) -> Path:
+    def directory(self, channel: str, subscription: str) -> Path:
         return self._root / "subscriptions" / channel / subscription
 
     def load(self, channel: str, subscription: str, partition: int) -> Position | None:
-        path = self._directory(channel, subscription) / f"{partition}.json"
+        path = self.directory(channel, subscription) / f"{partition}.json"
         try:
             return _decode(self._disk.read_file(path))
         except FileNotFoundError:
@@ -57,7 +72,7 @@ class Positions:
             ) from None
 
     def save(self, channel: str, subscription: str, partition: int, position: Position) -> None:
-        directory = self._directory(channel, subscription)
+        directory = self.directory(channel, subscription)
         path = directory / f"{partition}.json"
         data = msgspec.json.encode(position) + b"\n"
         try:
@@ -71,9 +86,32 @@ class Positions:
         except OSError as error:
             raise explain(error, f"cannot save the position of '{subscription}' on '{channel}'") from error
 
+    def kind(self, channel: str, subscription: str) -> Kind:
+        """What it is; a subscription that has not said so is a plain one."""
+        path = self.directory(channel, subscription) / "kind.json"
+        try:
+            return _decode_kind(self._disk.read_file(path)).kind
+        except FileNotFoundError:
+            return "plain"
+        except msgspec.MsgspecError as error:
+            raise Damaged(f"{path} cannot be read ({error}). Forget the subscription, or restore the file.") from None
+
+    def claim_kind(self, channel: str, subscription: str, kind: Kind) -> None:
+        """Say what it is if it is new; refuse if it is something else. The caller holds its lease."""
+        directory = self.directory(channel, subscription)
+        known = self.kind(channel, subscription)
+        if known == kind:
+            return
+        if known != "plain" or any(entry.removesuffix(".json").isdigit() for entry in self._disk.listdir(directory)):
+            raise ConfigError(
+                f"subscription '{subscription}' of '{channel}' is {_CALLED[known]}, not {_CALLED[kind]}. "
+                "Use another name, or forget it first."
+            )
+        self._disk.replace_file(directory / "kind.json", msgspec.json.encode(_KindFile(kind)) + b"\n")
+
     def forget(self, channel: str, subscription: str) -> None:
         """Remove a subscription; the caller holds its lease."""
-        directory = self._directory(channel, subscription)
+        directory = self.directory(channel, subscription)
         if directory.exists():
             channels.move_to_trash(self._root, directory, self._disk)
             with contextlib.suppress(OSError):
@@ -98,7 +136,7 @@ class Positions:
 
     def lease(self, channel: str, subscription: str) -> FileLock:
         """Become the live subscriber of that name, or raise SubscriptionBusy."""
-        directory = self._directory(channel, subscription)
+        directory = self.directory(channel, subscription)
         while True:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -107,22 +145,51 @@ class Positions:
                 continue
             except OSError as error:
                 raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
-            if not _taken(lock):
+            if not taken(lock):
                 holder = lock.noted() or "another process"
+                workers = ", ".join(info.worker for info in live_members(directory, self._disk))
                 lock.release()
-                raise SubscriptionBusy(
-                    f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
-                    "Close that one first, or subscribe under another name."
-                )
+                self._busy(channel, subscription, f"workers {workers}" if workers else holder)
             if lock.in_place():
                 lock.note(f"process {os.getpid()}")
                 return lock
             lock.release()
 
+    def share(self, channel: str, subscription: str) -> FileLock:
+        """The lease as every worker of a group holds it: together; SubscriptionBusy if somebody holds it alone."""
+        directory = self.directory(channel, subscription)
+        until = time.monotonic() + LOOKED_AT_S
+        while True:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(directory / "lock", self._disk)
+            except (FileNotFoundError, FileExistsError):  # as above
+                continue
+            if lock.try_shared() and lock.in_place():
+                return lock
+            holder = lock.noted() or "another process"
+            lock.release()
+            if time.monotonic() > until:
+                self._busy(channel, subscription, holder)
+            time.sleep(0.001)
+
+    def _busy(self, channel: str, subscription: str, holder: str) -> NoReturn:
+        raise SubscriptionBusy(
+            f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
+            "Close that one first, or subscribe under another name."
+        )
+
+    def members(self, channel: str, subscription: str) -> list[MemberInfo]:
+        """The live workers of a group."""
+        return live_members(self.directory(channel, subscription), self._disk)
+
     def live(self, channel: str, subscription: str) -> bool:
-        """Whether somebody holds the lease now."""
+        """Whether somebody holds the lease now, alone or as one of a group."""
+        return self._held(channel, subscription) or bool(self.members(channel, subscription))
+
+    def _held(self, channel: str, subscription: str) -> bool:
         try:
-            lock = FileLock(self._directory(channel, subscription) / "lock", self._disk, create=False)
+            lock = FileLock(self.directory(channel, subscription) / "lock", self._disk, create=False)
         except FileNotFoundError:
             return False
         try:

@@ -3,8 +3,9 @@
     channels/alerts/channel.json    {"format":1,"name":"alerts","incarnation":"k3f9q2","partitions":1, …}
     channels/alerts/0/              one directory per partition, see partition.py
 
-A channel is built aside and renamed into place, so two processes racing to create it end with one. It is
-deleted by marking its heads under the lock (appenders look after locking), renaming it to ``trash/`` and
+A channel is built aside and renamed into place, so two processes racing to create it end with one. A partition that
+is added later is built aside, too, and there before channel.json names it: until then nobody writes to it. A channel
+is deleted by marking its heads under the lock (appenders look after locking), renaming it to ``trash/`` and
 removing that; recovery empties the trash.
 """
 
@@ -21,11 +22,13 @@ import msgspec
 
 from heliograph.clock import Clock, from_us
 from heliograph.disk import Disk, explain
-from heliograph.errors import Damaged, NotFound, UnsupportedFormat
+from heliograph.errors import ConfigError, Damaged, NotFound, UnsupportedFormat
+from heliograph.limits import PARTITIONS_MAX
 from heliograph.log.head import Fields, Head
 from heliograph.log.segments import path_of
 
 FORMAT: Final = 1
+NEW: Final = ".new-"  # names what is being built aside
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -37,6 +40,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     retention_bytes: int | None = None
     retention_age_s: float | None = None
     retention_once_read: bool | None = None
+    retention_compact: bool | None = None
+    tombstone_grace_s: float | None = None
     holdback_bytes: int | None = None
     compress: bool | None = None
 
@@ -70,7 +75,9 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     try:
         found = _decode(disk.read_file(path))
     except FileNotFoundError:
-        raise NotFound(f"there is no channel '{name}' in {root}") from None
+        raise no_channel(root, name) from None
+    except OSError as error:
+        raise explain(error, f"cannot read {path}") from error
     except msgspec.MsgspecError as error:
         raise Damaged(
             f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'."
@@ -78,6 +85,10 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def no_channel(root: Path, name: str) -> NotFound:
+    return NotFound(f"there is no channel '{name}' in {root}; publishing to it or 'helio channels create' makes it")
 
 
 def save(root: Path, file: ChannelFile, disk: Disk) -> None:
@@ -92,18 +103,27 @@ def names(root: Path, disk: Disk) -> list[str]:
         return []
 
 
-def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: Clock, boot: bytes) -> bool:
+def check_partitions(count: int) -> int:
+    """How many partitions a channel may have."""
+    if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
+        raise ConfigError(f"{count!r} partitions: a channel has 1 to {PARTITIONS_MAX}")
+    return count
+
+
+def create(
+    root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: Clock, boot: bytes, *, partitions: int = 1
+) -> bool:
     """Make the channel; False if it is there already (perhaps since a moment ago)."""
     now_us = clock.time_ns() // 1000
-    file = ChannelFile(name=name, incarnation=new_incarnation(), created=from_us(now_us), settings=settings)
-    built = root / "channels" / f".new-{name}-{os.getpid()}-{os.urandom(4).hex()}"
+    file = ChannelFile(
+        name=name, incarnation=new_incarnation(), partitions=check_partitions(partitions), created=from_us(now_us),
+        settings=settings,
+    )  # fmt: skip
+    built = root / "channels" / f"{NEW}{name}-{os.getpid()}-{os.urandom(4).hex()}"
     target = channel_path(root, name)
     try:
-        partition = built / "0"
-        partition.mkdir(parents=True)
-        disk.close(disk.open(path_of(partition, 0), os.O_CREAT | os.O_WRONLY))
-        Head.create(partition / "head", disk, boot, Fields(created_us=now_us))
-        disk.sync_directory(partition)
+        for number in range(partitions):
+            _make_partition(built / str(number), disk, boot, now_us)
         data = msgspec.json.format(_encode(file), indent=1) + b"\n"
         disk.replace_file(built / "channel.json", data)
         disk.rename(built, target)
@@ -115,6 +135,28 @@ def create(root: Path, name: str, settings: ChannelSettings, disk: Disk, clock: 
             return False  # though it may be deleted again by now
         raise explain(error, f"cannot create channel '{name}'") from error
     return True
+
+
+def _make_partition(directory: Path, disk: Disk, boot: bytes, now_us: int) -> None:
+    directory.mkdir(parents=True)
+    disk.close(disk.open(path_of(directory, 0), os.O_CREAT | os.O_WRONLY))
+    Head.create(directory / "head", disk, boot, Fields(created_us=now_us))
+    disk.sync_directory(directory)
+
+
+def add_partitions(root: Path, file: ChannelFile, count: int, disk: Disk, clock: Clock, boot: bytes) -> None:
+    """Make the directories that channel.json does not name yet, durably. The caller holds partition 0's lock.
+
+    One that is there was left by a process that died before it could name it: complete, since it was renamed into
+    place, and empty, since nobody was told of it.
+    """
+    path = channel_path(root, file.name)
+    for number in range(file.partitions, count):
+        if not (path / str(number)).exists():
+            built = path / f"{NEW}{number}-{os.urandom(4).hex()}"
+            _make_partition(built, disk, boot, clock.time_ns() // 1000)
+            disk.rename(built, path / str(number))
+    disk.sync_directory(path)
 
 
 def move_to_trash(root: Path, path: Path, disk: Disk) -> None:

@@ -43,8 +43,8 @@ class CompressedSegment:
     def __init__(self, directory: Path, base: int, disk: Disk) -> None:
         self.base = base
         self._disk = disk
-        self._path = segments.path_of(directory, base, segments.COMPRESSED)
-        self._fd = disk.open(self._path, os.O_RDONLY)
+        self.path = segments.path_of(directory, base, segments.COMPRESSED)
+        self._fd = disk.open(self.path, os.O_RDONLY)
         self.inode = disk.fstat(self._fd).st_ino
         try:
             self._frames = self._load(segments.path_of(directory, base, segments.FRAMES))
@@ -64,9 +64,10 @@ class CompressedSegment:
         entries: list[Entry] = []
         with contextlib.suppress(FileNotFoundError):
             entries = index.chain(self._disk.read_file(path.with_suffix(segments.INDEX)), self.base)
-        frames = walk_frames(path.parent, self.base, self._disk, entries)
+        frames = _walk(self._fd, self._disk, entries)
         with contextlib.suppress(OSError):
-            self._disk.replace_file(path, b"".join(_FRAME.pack(*frame) for frame in frames), sync_names=False)
+            if segments.in_place(self, self._disk):  # else it is the table of another file by now
+                self._disk.replace_file(path, encode_frames(frames), sync_names=False)
         return frames
 
     def _ends_with(self, frame: tuple[int, int, int, int]) -> bool:
@@ -133,12 +134,20 @@ def walk_frames(directory: Path, base: int, disk: Disk, entries: list[Entry]) ->
     """Where the frames of a compressed segment really are; a lost one keeps its place if the index knows it."""
     fd = disk.open(segments.path_of(directory, base, segments.COMPRESSED), os.O_RDONLY)
     try:
-        if not disk.fstat(fd).st_size:
-            return []
-        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapped:
-            stored = _stored_frames(mapped)
+        return _walk(fd, disk, entries)
     finally:
         disk.close(fd)
+
+
+def encode_frames(frames: Frames) -> bytes:
+    return b"".join(_FRAME.pack(*frame) for frame in frames)
+
+
+def _walk(fd: int, disk: Disk, entries: list[Entry]) -> Frames:
+    if not disk.fstat(fd).st_size:
+        return []
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapped:
+        stored = _stored_frames(mapped)
     cuts = _cuts(entries)
     frames: Frames = []
     position = 0
@@ -185,7 +194,7 @@ def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Dis
     reader = segments.PlainSegment(directory, base, disk)
     temporary = f"{target}.tmp-{os.getpid()}"
     try:
-        frames = _write_frames(reader, entries, temporary, disk, level)
+        frames = write_frames(reader, entries, temporary, disk, level)
     except Exception:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
@@ -195,7 +204,7 @@ def compress_segment(directory: Path, base: int, entries: list[Entry], disk: Dis
         reader.close()
     disk.replace_file(
         segments.path_of(directory, base, segments.FRAMES),
-        b"".join(_FRAME.pack(*frame) for frame in frames),
+        encode_frames(frames),
         sync_names=False,
     )
     disk.rename(temporary, target)
@@ -214,9 +223,10 @@ def same_lines(directory: Path, base: int, disk: Disk) -> bool:
         )
 
 
-def _write_frames(
-    reader: segments.PlainSegment, entries: list[Entry], path: str, disk: Disk, level: int
+def write_frames(
+    reader: segments.PlainSegment, entries: list[Entry], path: str, disk: Disk, level: int = 3
 ) -> list[tuple[int, int, int, int]]:
+    """Write the lines of a segment as frames, each read back and compared; synced."""
     zstd = _zstd()
     frames: list[tuple[int, int, int, int]] = []
     fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

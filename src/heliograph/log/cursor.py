@@ -2,12 +2,13 @@
 
 A chunk ends at an index entry or at the limit given by the head; both name the segment's checksum up to there,
 so a chunk of a thousand lines is checked in one pass. If it does not match, the segment is opened anew (it may
-have been redacted, compressed or repaired meanwhile); if it still does not, each line's own checksum decides
-and what is damaged is reported as missing.
+have been redacted, compressed, compacted or repaired meanwhile); if it still does not, each line's own checksum
+decides and what is damaged is reported as missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -17,14 +18,28 @@ from typing import NamedTuple, Protocol
 import google_crc32c
 
 from heliograph.disk import Disk
-from heliograph.errors import Damaged
+from heliograph.errors import Damaged, HeliographError
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
-from heliograph.log import index, indexing, lines, segments
+from heliograph.log import compact, index, indexing, lines, segments, swap
 from heliograph.log.held import Limit
 
 _extend = google_crc32c.extend
 CHUNK_ENTRIES_MAX = CHUNK_BYTES // INDEX_STRIDE_BYTES + 1
 READ_AHEAD_ENTRIES = 4 * CHUNK_ENTRIES_MAX
+LOOKS = 8
+"""How often files are opened anew that others replace meanwhile."""
+
+
+class LogCut(HeliographError):
+    """What was read is not in the log any more: a repair cut it off, and the log goes on at an earlier offset."""
+
+    def __init__(self, offset: int, before: int) -> None:
+        super().__init__(
+            f"the log was repaired after a failed sync and goes on at offset {offset}: "
+            f"what was read between there and offset {before} was never on disk for sure, and is lost"
+        )
+        self.offset = offset
+        self.before = before
 
 
 class Missing(NamedTuple):
@@ -44,7 +59,7 @@ class Chunk(NamedTuple):
     numbered: list[tuple[int, bytes]] | None  # after damage: the intact lines with their offsets
     missing: list[Missing]
     append_us: int
-    place: tuple[int, int, int]  # segment, position and checksum after it
+    place: tuple[int, int, int]  # file (its inode), position and checksum after it
 
 
 class Log(Protocol):
@@ -94,17 +109,19 @@ class LogCursor:
             self.close()
 
     def skip(self, offset: int, place: tuple[int, int, int]) -> None:
-        """Continue where another cursor of this log stood after reading: its segment, position and checksum."""
+        """Continue where another cursor of this log stood after reading: its file, position and checksum."""
         self.offset = offset
-        base, position, crc = place
-        if self._segment is not None and self._segment.base == base:
+        inode, position, crc = place
+        if self._segment is not None and self._segment.inode == inode:
             self._place = _Place(position, crc)
         else:
             self._lost = True
 
     def read(self) -> Chunk | None:
-        """The next chunk, None when there is nothing new."""
+        """The next chunk, None when there is nothing new. Raises LogCut once if some of what was read is gone."""
         limit = self._log.limit()
+        if self._shortened(limit):
+            self._leave_cut()
         if self.offset >= limit.next:
             return None
         if self.offset < limit.first:
@@ -121,25 +138,39 @@ class LogCursor:
             except FileNotFoundError:
                 return self._lacking()
 
+    def _shortened(self, limit: Limit) -> bool:
+        """Whether the file ends before what was read of it. Only a repair does that; others put a new one in place."""
+        segment, position = self._segment, self._place.position
+        if segment is None or self._lost or (segment.base == limit.base and position <= limit.end):
+            return False
+        return segment.size() < position
+
+    def _leave_cut(self) -> None:
+        """Continue where the log goes on, after a word about it."""
+        assert self._segment is not None
+        later = [base for base in segments.bases(self._directory, self._disk) if base > self._segment.base]
+        cut = LogCut(later[0] if later else self._segment.base, self.offset)
+        self.seek(cut.offset)
+        raise cut
+
     def _trimmed(self, first: int) -> Chunk:
         gap = Missing(self.offset, first, "deleted by retention before it was read")
+        missing = [] if compact.held_nothing(self._directory, self.offset, first, self._disk) else [gap]
         self.seek(first)
-        return Chunk(gap.first, gap.next, b"", None, [gap], 0, (-1, 0, 0))
+        return Chunk(gap.first, gap.next, b"", None, missing, 0, (-1, 0, 0))
 
     def _read(self, limit: Limit) -> Chunk:
         if self._segment is None or self._lost:
-            self.close()
-            self._locate()
+            self._locate(limit)
         goal = self._goal(limit)
         if goal is None:  # the end of a sealed segment
-            self.close()
-            self._locate()
+            self._locate(limit)
             goal = self._goal(limit)
         if goal is None:
             return self._lacking()
         data, crc = self._take(goal)
-        if crc != goal.crc or len(data) != goal.end - self._place.position:
-            return self._doubt(limit)
+        if not self._fits(goal, data, crc):
+            return self._doubt()
         return self._advance(goal, data, None, [])
 
     def _lacking(self) -> Chunk:
@@ -153,14 +184,18 @@ class LogCursor:
 
     def _take(self, goal: _Checkpoint) -> tuple[bytes, int]:
         assert self._segment is not None
-        data = self._segment.read(self._place.position, goal.end - self._place.position)
+        length = goal.end - self._place.position
+        data = self._segment.read(self._place.position, length) if length > 0 else b""
         return data, _extend(self._place.crc, data)
+
+    def _fits(self, goal: _Checkpoint, data: bytes, crc: int) -> bool:
+        return crc == goal.crc and len(data) == goal.end - self._place.position
 
     def _advance(
         self, goal: _Checkpoint, data: bytes, numbered: list[tuple[int, bytes]] | None, missing: list[Missing]
     ) -> Chunk:
         assert self._segment is not None
-        place = (self._segment.base, goal.end, goal.crc)
+        place = (self._segment.inode, goal.end, goal.crc)
         chunk = Chunk(self.offset, goal.next, data, numbered, missing, goal.append_us, place)
         self._place = _Place(goal.end, goal.crc)
         self.offset = goal.next
@@ -218,21 +253,46 @@ class LogCursor:
             last = self._rebuild_index()[-1]
         return _Checkpoint(last.end, last.next, last.crc, last.append_us)
 
-    def _locate(self) -> None:
+    def _locate(self, limit: Limit) -> None:
         """Open the segment that holds the offset, at the line of the offset."""
-        known = segments.bases(self._directory, self._disk)
-        fitting = [base for base in known if base <= self.offset]
-        if not fitting:
-            raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}")
-        base = fitting[-1]
-        self._segment = segments.open_segment(self._directory, base, self._disk)
-        self._sealed_size = -1
-        try:
-            self._index = index.IndexFile(segments.path_of(self._directory, base, segments.INDEX), base, self._disk)
+        base = self.offset
+        try:  # who comes from the end of the segment before it knows the name
+            self._open(base, sealed=base < limit.base)
         except FileNotFoundError:
-            self._rebuild_index()
+            known = segments.bases(self._directory, self._disk)
+            base = max((base for base in known if base <= self.offset), default=-1)
+            if base < 0:
+                raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}") from None
+            self._open(base, sealed=base < limit.base)
         self._place = self._find(base)
         self._lost = False
+
+    def _open(self, base: int, *, sealed: bool) -> None:
+        """Open a segment with the index that belongs to it: whoever compacts replaces one after the other."""
+        path, calm = segments.path_of(self._directory, base, segments.INDEX), 0
+        for _ in range(LOOKS):
+            self.close()
+            self._segment = segments.open_segment(self._directory, base, self._disk)
+            self._sealed_size = -1
+            with contextlib.suppress(FileNotFoundError):
+                self._index = index.IndexFile(path, base, self._disk)
+                if not sealed or self._covered():
+                    return
+            coming = swap.coming_index(self._directory, base, self._segment.size(), self._disk)
+            if coming is not None:
+                self._close_index()
+                self._index = index.MemoryIndex(coming, base)
+                return
+            calm = calm + 1 if segments.in_place(self._segment, self._disk) else 0
+            if calm > 1:  # nobody is changing anything: the index is wrong, or there is none
+                break
+        self._rebuild_index()
+
+    def _covered(self) -> bool:
+        """Whether the index ends where the sealed segment does."""
+        assert self._segment is not None and self._index is not None
+        last = self._index.entry(self._index.count - 1) if self._index.count else None
+        return (last.end if last else 0) == self._segment.size()
 
     def _find(self, base: int) -> _Place:
         """Byte place of the line numbered ``offset``: an index entry, then newlines counted from there."""
@@ -267,31 +327,40 @@ class LogCursor:
         assert self._segment is not None
         entries = indexing.build_index(self._segment, self._log.place, self._disk)
         path = segments.path_of(self._directory, self._segment.base, segments.INDEX)
-        if self._index is not None:
-            self._index.close()
+        self._close_index()
         data = b"".join(index.encode(entry) for entry in entries)
-        try:
-            self._disk.replace_file(path, data, sync_names=False)
-            self._index = index.IndexFile(path, self._segment.base, self._disk)
-        except OSError:
-            self._index = index.MemoryIndex(data, self._segment.base)
+        self._index = index.MemoryIndex(data, self._segment.base)
+        with contextlib.suppress(OSError):
+            if segments.in_place(self._segment, self._disk):  # else it is the index of another file by now
+                self._disk.replace_file(path, data, sync_names=False)
+                self._index = index.IndexFile(path, self._segment.base, self._disk)
         return entries
 
     # -- damage -----------------------------------------------------------------------------------------------
 
-    def _doubt(self, limit: Limit) -> Chunk:
-        """The checksum does not match: look once more from scratch, then line by line.
+    def _doubt(self) -> Chunk:
+        """The checksum does not match: look from scratch until nobody changes anything, then line by line.
 
-        Damage must not cost more than itself: the index entry that the offset lies in is checked alone.
+        What was the active segment may have been sealed and replaced since, so the limit is asked for anew.
         """
-        self.close()
-        self._locate()
-        goal = self._goal(limit)
-        if goal is None:
-            return self._lacking()
-        data, crc = self._take(goal)
-        if crc == goal.crc and len(data) == goal.end - self._place.position:
-            return self._advance(goal, data, None, [])
+        goal: _Checkpoint | None = None
+        for _ in range(LOOKS):
+            limit = self._log.limit()
+            self._locate(limit)
+            goal = self._goal(limit)
+            if goal is None:
+                return self._lacking()
+            data, crc = self._take(goal)
+            if self._fits(goal, data, crc):
+                return self._advance(goal, data, None, [])
+            assert self._segment is not None
+            if segments.in_place(self._segment, self._disk) and self._log.limit().base == limit.base:
+                break
+        assert goal is not None
+        return self._by_lines(goal)
+
+    def _by_lines(self, goal: _Checkpoint) -> Chunk:
+        """What is intact, line by line. Damage must not cost more than itself: one index entry is looked at alone."""
         assert self._segment is not None
         before, entry = self._entries_around()
         if entry is not None and entry.end <= goal.end:
@@ -313,7 +382,10 @@ class LogCursor:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
+        self._close_index()
+        self._ahead.clear()
+
+    def _close_index(self) -> None:
         if self._index is not None:
             self._index.close()
             self._index = None
-        self._ahead.clear()

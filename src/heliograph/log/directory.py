@@ -219,6 +219,9 @@ class DataDirectory:
     def _recover_partition(self, station: str, name: str, directory: Path) -> None:
         """Bring one partition's head up to date."""
         place = self.place(name, int(directory.name), station)
+        for entry in self._disk.listdir(directory):
+            if ".tmp-" in entry:  # half written, and nobody is there to go on
+                self._disk.unlink(directory / entry)
         redact.finish(place, self._disk)
         fields, known = self._head_fields(directory)
         if fields is not None and known and recovery.agrees(place, self._disk, fields):
@@ -285,9 +288,13 @@ class DataDirectory:
         with contextlib.suppress(FileNotFoundError):
             for entry in self._disk.listdir(self.root / "trash"):
                 self._disk.remove_tree(self.root / "trash" / entry)
-        for entry in self._disk.listdir(self.root / "channels"):
-            if entry.startswith(".new-"):
-                self._disk.remove_tree(self.root / "channels" / entry)
+        for place in [self.root / "channels", *(self.root / "channels" / name for name in self._names())]:
+            for entry in self._disk.listdir(place):
+                if entry.startswith(channel.NEW):
+                    self._disk.remove_tree(place / entry)
+
+    def _names(self) -> list[str]:
+        return channel.names(self.root, self._disk)
 
     # -- while it is open -----------------------------------------------------------------------------------
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from heliograph.errors import HeliographError
 from heliograph.log.lines import stamp, stamp_batch
+
+Guard = Callable[[], HeliographError | None]
+"""Asked under the lock, right before the write: None, or why a group must not be written after all."""
 
 
 class Group:
     """Bodies that get consecutive offsets; an atomic one survives a crash whole or not at all."""
 
-    __slots__ = ("atomic", "bodies", "count", "crcs", "first", "max_us", "min_us", "now_us")
+    __slots__ = ("atomic", "bodies", "count", "crcs", "first", "guard", "max_us", "min_us", "now_us", "refused")
 
     def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
         self.bodies = bodies
@@ -20,6 +24,8 @@ class Group:
         self.now_us = self.min_us = self.max_us = now_us  # event times differ only where the publisher set them
         self.atomic = atomic
         self.first = -1
+        self.guard: Guard | None = None
+        self.refused: HeliographError | None = None
 
     def lines(self, place: bytes, first: int) -> bytes:
         """What is written: under the lock, where the place of the first is known."""

@@ -7,7 +7,7 @@ and never replaced while a station is open::
     8   16s  boot id, and
     24   Q   inode of this file: if either differs, nothing below is trusted
     64   Q   sequence: odd while the fields are being written
-    72       the fields in the order of ``Fields``, 8 bytes each, little-endian: first what every append moves
+    72       the fields in the order of ``Fields``, 8 bytes each: first what every append moves
     208  I   crc32c of the fields (0 where the machine does not need it, see below)
     512  Q   news wanted until (monotonic ns): a reader in some process waits
     520  Q   lock wanted (1): a process waits for the append lock
@@ -38,8 +38,8 @@ FENCED: Final = 1
 DELETED: Final = 2
 
 _IDENTITY: Final = struct.Struct("<8s16sQ")
-_FIELDS: Final = struct.Struct("<17Q")
-_MOVING: Final = struct.Struct("<3Q")
+_FIELDS: Final = struct.Struct("@17Q")  # of this machine, as the rest of the memory it shares
+_MOVING: Final = struct.Struct("@3Q")
 _AT: Final = 64
 _FIELDS_AT: Final = _AT + 8
 _SUM_AT: Final = _FIELDS_AT + _FIELDS.size

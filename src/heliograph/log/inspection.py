@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from heliograph.disk import Disk
 from heliograph.limits import COPY_BYTES
-from heliograph.log import compress, index, lines, segments
+from heliograph.log import compress, index, lines, segments, swap
 from heliograph.log.compress import Frames, walk_frames
 from heliograph.log.head import Fields
 from heliograph.log.index import Entry
@@ -92,13 +92,15 @@ def open_reader(place: Place, base: int, disk: Disk, entries: list[Entry]) -> se
 
 
 def _check_frames(state: Segment, reader: _KnownFrames, place: Place, disk: Disk) -> None:
+    if segments.path_of(place.directory, state.base, segments.NEXT_INDEX).exists():
+        return  # it is being replaced: whoever does, or opens the directory next, sees to them
     path = segments.path_of(place.directory, state.base, segments.FRAMES)
     try:
         known = disk.read_file(path)
     except FileNotFoundError:
         state.frames.append("is missing")
         return
-    if known != b"".join(compress._FRAME.pack(*frame) for frame in reader._frames):
+    if known != compress.encode_frames(reader._frames):
         state.frames.append("does not say where the frames are")
 
 
@@ -109,6 +111,9 @@ def load_entries(place: Place, base: int, disk: Disk) -> tuple[list[Entry], int]
     """The unbroken chain at the beginning of an index, and how many entries the file has."""
     try:
         data = disk.read_file(segments.path_of(place.directory, base, segments.INDEX))
+        if segments.path_of(place.directory, base, segments.NEXT_INDEX).exists():
+            with contextlib.closing(segments.open_segment(place.directory, base, disk)) as segment:
+                data = swap.coming_index(place.directory, base, segment.size(), disk) or data
     except FileNotFoundError:
         return [], -1
     return index.chain(data, base), -(-len(data) // index.SIZE)

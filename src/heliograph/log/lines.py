@@ -37,10 +37,11 @@ class Form:
     partition it was made for.
     """
 
-    __slots__ = ("body", "line", "origin")
+    __slots__ = ("body", "line", "origin", "room")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
+        self.room = len(body) + 36 + TAIL_BYTES_MAX  # bytes that a line has beside its data, at the most
         self.line = b""
         self.origin: bytes | None = None
 

@@ -41,10 +41,22 @@ class FileLock:
             return False
         return True
 
+    def try_shared(self) -> bool:
+        """Take the shared lock if nobody holds it alone."""
+        try:
+            self._disk.flock(self._fd, _SHARED)
+        except BlockingIOError:
+            return False
+        return True
+
     def exclusive(self, clock: Clock, timeout_s: float) -> None:
         """Take the exclusive lock, or raise Busy if it was not had in time."""
-        self._wait(_EXCLUSIVE, clock, timeout_s)
+        self.exclusive_unnoted(clock, timeout_s)
         self.note(f"process {os.getpid()}")
+
+    def exclusive_unnoted(self, clock: Clock, timeout_s: float) -> None:
+        """As `exclusive`, for a file whose content is not a note of its holder."""
+        self._wait(_EXCLUSIVE, clock, timeout_s)
 
     def shared(self, clock: Clock, timeout_s: float) -> None:
         """Take the shared lock, or raise Busy if it was not had in time."""
@@ -86,6 +98,11 @@ class FileLock:
             return False
         self._disk.flock(self._fd, _UNLOCK)
         return True
+
+    def write(self, data: bytes) -> None:
+        """Make data the content of an empty lock file, durably."""
+        self._disk.write_all(self._fd, data)
+        self._disk.fdatasync(self._fd)
 
     def noted(self) -> str:
         return self._disk.pread(self._fd, 200, 0).decode("utf-8", "replace").strip()
@@ -202,7 +219,8 @@ class AppendLock:
     def release(self) -> None:
         """Free the lock; the head says everything."""
         self._head.words[LOCK_HOLDER] = 0
-        self.disown()
+        self.held = False
+        self._disk.flock(self._fd, _UNLOCK)
 
     def disown(self) -> None:
         """Free the lock as a dying holder would: whoever is next looks at the end of the log."""

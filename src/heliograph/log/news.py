@@ -62,10 +62,11 @@ class News:
             with contextlib.suppress(RuntimeError):  # freed by another thread in the same moment
                 lock.release()
 
-    def arm(self) -> _thread.LockType:
-        """Begin to wait. The caller looks once more before it really does."""
-        lock = _thread.allocate_lock()
-        lock.acquire()
+    def arm(self, lock: _thread.LockType | None = None) -> _thread.LockType:
+        """Begin to wait, alone or with the lock of a wait for others. The caller looks once more before it does."""
+        if lock is None:
+            lock = _thread.allocate_lock()
+            lock.acquire()
         self.waiting.append(lock)
         if self._head is not None:
             with contextlib.suppress(TypeError):  # a read-only mapping: looking again must do

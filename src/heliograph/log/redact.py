@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.log import compress, index, indexing, lines, segments
+from heliograph.log import compress, index, indexing, lines, segments, swap
 from heliograph.log.partition import Partition
 
 INTENT = "redact.json"
@@ -39,6 +39,7 @@ def redact(partition: Partition, offsets: list[int], disk: Disk) -> None:
 def finish(place: indexing.Place, disk: Disk) -> bool:
     """Carry out a written intent; whether there was one. Alone in the partition, or under its lock."""
     path = place.directory / INTENT
+    swap.settle(place.directory, disk)  # an index that waits for its place would not fit what is blanked here
     try:
         intent = msgspec.json.decode(disk.read_file(path), type=Intent)
     except FileNotFoundError:

@@ -127,7 +127,7 @@ def _write_frames(place: Place, base: int, disk: Disk) -> None:
     frames = compress.walk_frames(place.directory, base, disk, entries)
     disk.replace_file(
         segments.path_of(place.directory, base, segments.FRAMES),
-        b"".join(compress._FRAME.pack(*frame) for frame in frames),
+        compress.encode_frames(frames),
         sync_names=False,
     )
 

@@ -4,6 +4,7 @@
 00000000000000000000.index          see index.py
 00000000000000000000.jsonl.zst      the same lines as independent zstd frames (a sealed segment)
 00000000000000000000.frames         derived: where each frame begins, see compress.py
+00000000000000000000.index.next     only while the segment is being replaced by a shorter one, see swap.py
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from heliograph.disk import Disk
 PLAIN: Final = ".jsonl"
 COMPRESSED: Final = ".jsonl.zst"
 INDEX: Final = ".index"
+NEXT_INDEX: Final = ".index.next"
 FRAMES: Final = ".frames"
-_SUFFIXES: Final = frozenset((PLAIN, COMPRESSED))
+FORMS: Final = (PLAIN, COMPRESSED)
+"""What a segment's file may be; one of them, but for a moment."""
+_SUFFIXES: Final = frozenset(FORMS)
 
 
 def path_of(directory: Path, base: int, suffix: str = PLAIN) -> Path:
@@ -36,6 +40,7 @@ class SegmentReader(Protocol):
     """Reads lines of one segment by their uncompressed byte positions."""
 
     base: int
+    path: Path
     inode: int
 
     def size(self) -> int: ...
@@ -44,14 +49,15 @@ class SegmentReader(Protocol):
 
 
 class PlainSegment:
-    """A segment as it was written."""
+    """A segment as it was written; ``path`` if it does not stand in its place yet."""
 
-    __slots__ = ("_disk", "_fd", "base", "inode")
+    __slots__ = ("_disk", "_fd", "base", "inode", "path")
 
-    def __init__(self, directory: Path, base: int, disk: Disk) -> None:
+    def __init__(self, directory: Path, base: int, disk: Disk, path: Path | None = None) -> None:
         self.base = base
+        self.path = path or path_of(directory, base)
         self._disk = disk
-        self._fd = disk.open(path_of(directory, base), os.O_RDONLY)
+        self._fd = disk.open(self.path, os.O_RDONLY)
         self.inode = disk.fstat(self._fd).st_ino
 
     def size(self) -> int:
@@ -80,6 +86,14 @@ def open_segment(directory: Path, base: int, disk: Disk) -> SegmentReader:
     return compressed
 
 
+def in_place(segment: SegmentReader, disk: Disk) -> bool:
+    """Whether the file that is read is still the one of its name: it may be compressed, replaced or deleted."""
+    try:
+        return disk.stat(segment.path).st_ino == segment.inode
+    except FileNotFoundError:
+        return False
+
+
 def stored_bytes(directory: Path, base: int, disk: Disk) -> int:
     """What a segment takes on disk."""
     for suffix in (COMPRESSED, PLAIN):
@@ -91,7 +105,7 @@ def stored_bytes(directory: Path, base: int, disk: Disk) -> int:
 def remove(directory: Path, base: int, disk: Disk) -> int:
     """Delete a segment: what holds messages first, so that a crash leaves no message without its place."""
     freed = stored_bytes(directory, base, disk)
-    for suffix in (PLAIN, COMPRESSED, INDEX, FRAMES):
+    for suffix in (PLAIN, COMPRESSED, INDEX, NEXT_INDEX, FRAMES):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(path_of(directory, base, suffix))
     return freed

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from heliograph.clock import from_us
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import NotFound
 from heliograph.log import segments
+from heliograph.log.census import Census
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, check_name
-from heliograph.station.info import ChannelInfo, SubscriptionInfo
+from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, SubscriptionInfo
 from heliograph.station.reader import message_at
 from heliograph.station.stats import ChannelStats, Meters, PartitionStats
 
@@ -20,6 +22,7 @@ class Observer:
 
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
+        self._census = Census(engine.disk)
 
     def channels(self) -> list[ChannelInfo]:
         """Every channel; one that is deleted meanwhile is left out."""
@@ -34,8 +37,9 @@ class Observer:
         file = self._engine.describe(name)
         parts = self._partitions(name, file.partitions)
         return ChannelInfo(
-            name=name, incarnation=file.incarnation, partitions=file.partitions, first=parts[0].first,
-            next=parts[0].next, messages=sum([part.messages for part in parts]),
+            name=name, incarnation=file.incarnation, partitions=file.partitions,
+            first=sum([part.first for part in parts]), next=sum([part.next for part in parts]),
+            messages=sum([part.messages for part in parts]), parts=parts,
             bytes=sum([part.bytes for part in parts]), segments=sum([part.segments for part in parts]),
             created=file.created, settings=file.settings, fenced=any(part.fenced for part in parts),
         )  # fmt: skip
@@ -47,7 +51,7 @@ class Observer:
         engine = self._engine
         engine.drop_closed(name, number)  # or who only looks would see the channel that was there before this one
         fields = engine.head_fields(name, number)
-        directory = engine.directory.place(name, number, engine.name).directory
+        directory = self._directory(name, number)
         bases = segments.bases(directory, engine.disk)
         return PartitionStats(
             partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
@@ -63,6 +67,7 @@ class Observer:
             with contextlib.suppress(NotFound):
                 dead = self._waiting_in(name + DEAD_LETTER) if name + DEAD_LETTER in names else 0
                 found.append(self._channel_stats(name, dead, meters))
+        self._census.keep(names)
         return found
 
     def _channel_stats(self, name: str, dead_letters: int, meters: Meters) -> ChannelStats:
@@ -77,32 +82,71 @@ class Observer:
         )  # fmt: skip
 
     def _waiting_in(self, channel: str) -> int:
-        bounds = self._engine.bounds(channel)
-        return bounds.next - bounds.first
+        """Letters that are left: what was replayed or purged has left blank lines."""
+        return sum([
+            self._census.messages(self._directory(channel, number), self._engine.head_fields(channel, number))
+            for number in range(self._engine.describe(channel).partitions)
+        ])  # fmt: skip
+
+    def _directory(self, channel: str, number: int) -> Path:
+        return self._engine.directory.place(channel, number, self._engine.name).directory
 
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
-        """Every durable subscription, live or not."""
+        """Every durable subscription, live or not: each of its partitions."""
         self._engine.check_open()
         if channel is not None:
             check_name(channel)
         known = self._engine.positions.all()
-        return [self._subscription(name, own) for name, own in known if channel is None or name == channel]
+        return [
+            self._subscription(name, own, number)
+            for name, own in known
+            if channel is None or name == channel
+            for number in range(self._count(name))
+        ]
 
-    def _subscription(self, channel: str, name: str, partition: int = 0) -> SubscriptionInfo:
+    def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group, with its workers and what each holds."""
+        found: dict[tuple[str, str], list[SubscriptionInfo]] = {}
+        for info in self.subscriptions(channel):
+            if info.kind == "group":
+                found.setdefault((info.channel, info.name), []).append(info)
+        return [self._group(channel, name, parts) for (channel, name), parts in found.items()]
+
+    def _group(self, channel: str, name: str, parts: list[SubscriptionInfo]) -> GroupInfo:
+        members = self._engine.positions.members(channel, name)
+        workers = {number: member.worker for member in members for number in member.partitions}
+        return GroupInfo(
+            channel=channel, name=name, members=members, lag=sum([part.lag for part in parts]),
+            partitions=[
+                GroupPartition(
+                    partition=part.partition, worker=workers.get(part.partition), offset=part.offset, lag=part.lag,
+                    lag_s=part.lag_s,
+                )
+                for part in parts
+            ],
+        )  # fmt: skip
+
+    def _count(self, channel: str) -> int:
+        with contextlib.suppress(NotFound):
+            return self._engine.describe(channel).partitions
+        return 1  # its channel is gone, its position is not
+
+    def _subscription(self, channel: str, name: str, partition: int) -> SubscriptionInfo:
         engine = self._engine
         position = engine.positions.load(channel, name, partition)
         offset, lag, lag_s = (position.offset if position else 0), 0, None
         with contextlib.suppress(NotFound):
             bounds = engine.bounds(channel, partition)
             lag = max(0, bounds.next - max(offset, bounds.first))
-            lag_s = self._age_s(channel, max(offset, bounds.first)) if lag else 0.0
+            lag_s = self._age_s(channel, partition, max(offset, bounds.first)) if lag else 0.0
         return SubscriptionInfo(
             channel=channel, name=name, partition=partition, offset=offset, lag=lag, lag_s=lag_s,
             live=engine.positions.live(channel, name), saved=from_us(position.time_us) if position else None,
+            kind=engine.positions.kind(channel, name),
         )  # fmt: skip
 
-    def _age_s(self, channel: str, offset: int) -> float | None:
-        waiting = message_at(self._engine, channel, 0, offset)
+    def _age_s(self, channel: str, partition: int, offset: int) -> float | None:
+        waiting = message_at(self._engine, channel, partition, offset)
         if waiting is None:
             return None
         return max(0.0, self._engine.clock.time_ns() / 1e9 - waiting.time.timestamp())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,10 @@ import uuid_utils
 from heliograph import context
 from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
+from heliograph.engine.producers import Epoch
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
-from heliograph.log.commit import FormTicket, Ticket
+from heliograph.log.commit import FormTicket, GroupCommit, Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import TAIL_BYTES_MAX, Form
 from heliograph.log.partition import Partition
@@ -33,6 +34,7 @@ from heliograph.message import (
 )
 from heliograph.names import check_publishable
 from heliograph.payloads import DEFAULT_TYPE, Payloads, encode
+from heliograph.station.partitioning import Partitioner
 from heliograph.station.stats import ChannelMeter, Meters
 from heliograph.station.types import Types
 
@@ -52,7 +54,7 @@ Callback = Callable[[list[Ticket]], None]
 class _Route:
     """What is the same for every message that a publisher sends to a channel with a type and a service."""
 
-    __slots__ = ("form", "line", "log", "meter", "plain", "second_us", "template", "type_name")
+    __slots__ = ("form", "layout", "line", "log", "meter", "plain", "second_us", "template", "type_name")
 
     def __init__(self, template: bytes, type_name: str, meter: ChannelMeter, *, plain: bool) -> None:
         self.template = template
@@ -60,7 +62,8 @@ class _Route:
         self.type_name = type_name
         self.meter = meter
         self.plain = plain  # data of no registered type: encoded as it is
-        self.log: Partition | None = None  # where it was appended last
+        self.layout = -1  # of the engine when the channel was seen to have a single partition,
+        self.log: Partition | GroupCommit  # which is this
         self.second_us = 0  # when the second began that the form has in it
         self.form = Form(b"")
 
@@ -84,11 +87,11 @@ class Publisher:
         self._max_body_bytes = config.messages.max_bytes - TAIL_BYTES_MAX
         self._service = config.service
         self._station = engine.name
+        self.partitioner = Partitioner(engine)
         self._timestamps = Timestamps()
         self._routes: dict[tuple[str, str | None, str | None], _Route] = {}
         self._time_ns = engine.clock.time_ns
         self._monotonic_ns = engine.clock.monotonic_ns
-        self._always = config.storage.durability == "always"
         publishing = config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
@@ -129,9 +132,9 @@ class Publisher:
     def _body(
         self, route: _Route, channel: str, data: Any, type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
-        message_id: str | None, now_us: int,
+        message_id: str | None, now_us: int, own: bytes = b"",
     ) -> tuple[bytes, str]:  # fmt: skip
-        """The publisher's part of a line, and the message's id."""
+        """The publisher's part of a line, and the message's id. ``own`` are attributes that only we may set."""
         if message_id is None:
             message_id = str(_uuid7())
             id_bytes = message_id.encode()
@@ -141,7 +144,7 @@ class Publisher:
         if correlation_id is None:
             correlation_id = context_correlation_id()
         traceparent = context.traceparent() if _TRACING in _modules else None
-        simple = key is None and not (correlation_id or traceparent or subject or headers)
+        simple = key is None and not (correlation_id or traceparent or subject or headers or own)
         if simple and route.plain and not isinstance(data, _BYTES):
             body = route.line % (id_bytes, stamp, encode(data))
         else:
@@ -149,7 +152,8 @@ class Publisher:
             begin = route.template
             if name != route.type_name:
                 begin = self._begin(route, channel, type_name, name)
-            body = begin % (id_bytes, stamp) + attributes(key, correlation_id, traceparent, subject, headers) + encoded
+            extra = attributes(key, correlation_id, traceparent, subject, headers) + own
+            body = begin % (id_bytes, stamp) + extra + encoded
         if len(body) > self._max_body_bytes:
             self._too_large(len(body), channel)
         return body, message_id
@@ -180,17 +184,42 @@ class Publisher:
                 route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us
             )
             ticket = Ticket((body,), (_crc(body),), now_us)
-            offset = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
+            partition = self.partitioner.choose(channel, key)
+            offset = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
         except HeliographError:
             meter.refused += 1
             raise
         meter.published += 1
         meter.bytes += len(body)
         meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
-        return Receipt(own_id, channel, 0, offset)
+        return Receipt(own_id, channel, partition, offset)
+
+    def body(
+        self, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
+        message_id: str | None, own: bytes = b"",
+    ) -> tuple[bytes, str]:  # fmt: skip
+        """The publisher's part of a line, checked and encoded but not appended, and the message's id."""
+        route = self._route(channel, type_name)
+        now_us = self._time_ns() // 1000
+        return self._body(
+            route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us, own
+        )
+
+    def append(self, channel: str, partition: int, ticket: Ticket, wait: float | None = None) -> int:
+        """Append what was prepared, from this thread; the first offset."""
+        meter = self._meters.of(channel)
+        try:
+            first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += ticket.count
+        meter.bytes += ticket.size
+        return first
 
     def publish_plain(self, channel: str, data: Any, type_name: str | None) -> Receipt:
-        """Publish data with nothing said about it, without a sync: the shortest way there is.
+        """Publish data with nothing said about it: the shortest way there is.
 
         Anything out of the ordinary goes the general way.
         """
@@ -199,13 +228,13 @@ class Publisher:
         except (KeyError, TypeError):
             route = self._route(channel, type_name)
         if (
-            self._always
-            or not route.plain
+            not route.plain
+            or route.layout != self._engine.layout
             or data.__class__ in _SPECIAL
             or context_correlation_id() is not None
             or _TRACING in _modules
         ):
-            return self.publish(channel, data, type_name, None, None, None, None, None, None)
+            return self._publish_elsewhere(route, channel, data, type_name)
         meter = route.meter
         started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
         now_us = self._time_ns() // 1000
@@ -217,11 +246,9 @@ class Publisher:
             return self.publish(channel, data, type_name, None, None, None, None, None, None)
         message_id = str(_uuid7())
         try:
-            offset = (route.log or self._open_log(route, channel)).append_one(
-                route.form, message_id.encode(), microseconds, encoded, now_us
-            )
+            offset = route.log.append_one(route.form, message_id.encode(), microseconds, encoded, now_us)
         except (ChannelGone, Evicted):
-            route.log = None
+            route.layout = -1
             self._engine.drop_closed(channel, 0)
             return self.publish(channel, data, type_name, None, None, None, None, message_id, None)
         except HeliographError:
@@ -233,10 +260,14 @@ class Publisher:
             meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(message_id, channel, 0, offset)
 
-    def _open_log(self, route: _Route, channel: str) -> Partition:
-        log = self._engine.writer_or_new(channel, 0)
-        route.log = log  # which another thread may take back before we look again
-        return log
+    def _publish_elsewhere(self, route: _Route, channel: str, data: Any, type_name: str | None) -> Receipt:
+        """The general way; the short one again next time if the channel turns out to have a single partition."""
+        layout = self._engine.layout
+        receipt = self.publish(channel, data, type_name, None, None, None, None, None, None)
+        if route.layout != layout and self._engine.partition_count(channel) == 1:
+            route.log = self._engine.appender(channel, 0)
+            route.layout = layout
+        return receipt
 
     def prepare(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
@@ -289,8 +320,12 @@ class Publisher:
     def prepare_many(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, callback: Callback | None = None,
+        own: Sequence[bytes] | None = None,
     ) -> tuple[Ticket, list[str]]:  # fmt: skip
-        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written."""
+        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written.
+
+        ``own`` are attributes that only we may set, one for each message.
+        """
         self._route(channel, type_name)
         batch = payloads if isinstance(payloads, list) else list(payloads)
         if len(batch) > BATCH_MESSAGES_MAX:
@@ -299,10 +334,10 @@ class Publisher:
         correlation_id = correlation_id or context.correlation_id()
         extra = attributes(key, correlation_id, context.traceparent(), None, headers)
         ticket: Ticket | None = None
-        if _SPECIAL.isdisjoint(map(type, batch)):
+        if own is None and _SPECIAL.isdisjoint(map(type, batch)):
             ticket, ids = self._plain_ticket(channel, batch, type_name, extra, now_us, callback)
         if ticket is None:
-            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us)
+            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us, own)
             self._check_size(max(map(len, bodies), default=0), channel)
             ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
             self._set_event_times(ticket, batch)
@@ -329,6 +364,7 @@ class Publisher:
     def _mixed_bodies(
         self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, now_us: int,
+        own: Sequence[bytes] | None,
     ) -> tuple[list[bytes], list[str]]:  # fmt: skip
         bodies, ids = [], []
         source, traceparent = self._source(), context.traceparent()
@@ -346,7 +382,7 @@ class Publisher:
                 begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
             except InvalidMessage as error:
                 raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
-            bodies.append(begin + extra + encoded)
+            bodies.append(begin + extra + (own[at] if own else b"") + encoded)
             ids.append(message_id)
         return bodies, ids
 
@@ -363,18 +399,42 @@ class Publisher:
         """Publish an atomic batch from this thread."""
         started_ns = self._monotonic_ns()
         meter = self._route(channel, type_name).meter
+        batch = payloads if isinstance(payloads, list) else list(payloads)
         try:
-            ticket, ids = self.prepare_many(channel, payloads, type_name, key, headers, correlation_id)
+            ticket, ids = self.prepare_many(channel, batch, type_name, key, headers, correlation_id)
             if not ids:
                 return []
-            first = self._engine.append(channel, 0, ticket, self._wait_s if wait is None else wait)
+            places = self.partitioner.choose_many(channel, batch, key)
+            if len(places) > 1:
+                return self.append_over(channel, places, ticket, ids)
+            partition = next(iter(places))
+            first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
         except HeliographError:
             meter.refused += 1
             raise
         meter.published += len(ids)
         meter.bytes += ticket.size
         meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
-        return [Receipt(i, channel, 0, first + at) for at, i in enumerate(ids)]
+        return [Receipt(i, channel, partition, first + at) for at, i in enumerate(ids)]
+
+    def append_over(
+        self, channel: str, places: dict[int, list[int]], ticket: Ticket, ids: list[str],
+        epoch: Epoch | None = None,
+    ) -> list[Receipt]:  # fmt: skip
+        """A batch whose keys lead to several partitions: one atomic step."""
+        parts = [(channel, partition, [ticket.bodies[at] for at in found]) for partition, found in places.items()]
+        firsts = self._engine.steps.carry_out(parts, epoch=epoch)
+        receipts: dict[int, Receipt] = {}
+        for (partition, found), first in zip(places.items(), firsts, strict=True):
+            receipts |= {at: Receipt(ids[at], channel, partition, first + n) for n, at in enumerate(found)}
+        self.count(channel, ticket.bodies)
+        return [receipts[at] for at in range(len(ids))]
+
+    def count(self, channel: str, bodies: Sequence[bytes]) -> None:
+        """Count what was appended as part of an atomic step."""
+        meter = self._meters.of(channel)
+        meter.published += len(bodies)
+        meter.bytes += sum(map(len, bodies))
 
     # -- what only the station itself publishes -----------------------------------------------------------------
 
@@ -391,10 +451,31 @@ class Publisher:
         first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
         return Receipt(message_id, channel, 0, first)
 
-    def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> int:
-        """Append envelopes that were encoded before (import, replay): their ids, times and headers stay."""
+    def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> None:
+        """Append envelopes that were encoded before (import, replay, schedule): their ids, times and headers stay.
+
+        To each partition at once; after a crash some partitions may have theirs. Who must know looks for the ids.
+        """
         now_us = self._engine.clock.time_ns() // 1000
-        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us)
-        known = [time_us(moment) for moment in moments]
-        ticket.min_us, ticket.max_us = min(known, default=now_us), max(known, default=now_us)
-        return self._engine.append(channel, 0, ticket, 60.0)
+        partitions = self._engine.partition_count_or_new(channel)
+        places: dict[int, list[int]] = {}
+        for at, body in enumerate(bodies):
+            key = _key_in(body) if partitions > 1 else None
+            places.setdefault(self.partitioner.among(partitions, channel, key), []).append(at)
+        for partition, found in places.items():
+            own = [bodies[at] for at in found]
+            ticket = Ticket(own, list(map(_crc, own)), now_us)
+            known = [time_us(moments[at]) for at in found]
+            ticket.min_us, ticket.max_us = min(known, default=now_us), max(known, default=now_us)
+            self._engine.append(channel, partition, ticket, 60.0)
+
+
+class _Keyed(msgspec.Struct):
+    partitionkey: str | None = None
+
+
+_decode_key = msgspec.json.Decoder(_Keyed).decode
+
+
+def _key_in(body: bytes) -> str | None:
+    return _decode_key(body + b"}").partitionkey

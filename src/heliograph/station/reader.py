@@ -8,9 +8,10 @@ from typing import Any
 
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.engine.port import Batch, Problem
+from heliograph.engine.port import Batch
 from heliograph.limits import WAIT_SLICE_S
-from heliograph.message import Gap, Message, decode_line
+from heliograph.log.cursor import LogCut
+from heliograph.message import Gap, Message, decode_line, id_time_us
 
 logger = logging.getLogger("heliograph.read")
 OnGap = Callable[[Gap], Any]
@@ -37,17 +38,26 @@ class MessageRange:
         self._dry = False
 
     @property
+    def offset(self) -> int:
+        """The next offset to be fetched."""
+        return self._cursor.offset
+
+    @property
     def done(self) -> bool:
         """Whether everything in the range was fetched."""
         return self._last is not None and (self._dry or self._cursor.offset >= self._last)
 
     def next(self, timeout_s: float) -> list[Message]:
         """Some more messages; none if nothing came within the time, or the range holds no more."""
-        with explaining(f"cannot read channel '{self._channel}'"):
-            batch = self._cursor.pull()
+        try:
+            with explaining(f"cannot read channel '{self._channel}'"):
+                batch = self._cursor.pull()
+        except LogCut as cut:
+            self._tell(cut.offset, cut.before, str(cut))
+            return []
         if batch is None:
             self._dry = True
-            if self._last is None:
+            if self._last is None and timeout_s > 0:
                 self._engine.wait(self._channel, self._partition, self._cursor.offset, timeout_s)
             return []
         messages = batch.messages
@@ -64,12 +74,12 @@ class MessageRange:
             if problem.kind == "mismatch":
                 messages.append(decode_line(problem.line, problem.offset, self._partition, None))
             elif self._last is None or problem.offset < self._last:  # a batch may reach beyond the range
-                self._tell(problem)
+                self._tell(problem.offset, problem.next, problem.reason)
         return sorted(messages, key=lambda message: message.offset)
 
-    def _tell(self, problem: Problem) -> None:
-        after = problem.next if self._last is None else min(problem.next, self._last)
-        gap = Gap(self._channel, self._partition, problem.offset, after, problem.reason)
+    def _tell(self, first: int, after: int, reason: str) -> None:
+        after = after if self._last is None else min(after, self._last)
+        gap = Gap(self._channel, self._partition, first, after, reason)
         logger.warning("'%s' offsets %d to %d cannot be read: %s", gap.channel, gap.first, gap.next - 1, gap.reason)
         if self._on_gap is not None:
             self._on_gap(gap)
@@ -89,3 +99,17 @@ class MessageRange:
 def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -> Message | None:
     """One message by its place; None if there is none (any more)."""
     return next(iter(MessageRange(engine, channel, partition, offset, offset + 1, None)), None)
+
+
+def find(engine: FilesEngine, message_id: str, channels: list[str]) -> Message | None:
+    """A message by its id. Its UUIDv7 says when: around that time first, then everywhere."""
+    places = [(name, number) for name in channels for number in range(engine.describe(name).partitions)]
+    for name, number in places:
+        engine.settle(name, number)
+    made_us = id_time_us(message_id)
+    for moment_us in (made_us, None) if made_us is not None else (None,):
+        for name, number in places:
+            offset = engine.find_id(name, number, message_id, moment_us)
+            if offset is not None:
+                return message_at(engine, name, number, offset)
+    return None

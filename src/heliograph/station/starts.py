@@ -21,7 +21,7 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     bounds = engine.bounds(channel, partition)
     if isinstance(start, bool):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
-    if isinstance(start, int) or (isinstance(start, str) and start.isdecimal()):
+    if isinstance(start, int) or (isinstance(start, str) and is_offset(start)):
         offset = int(start)
         if offset < 0:
             raise ConfigError(f"offset {offset} is negative; offsets begin at 0")
@@ -31,6 +31,28 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     if start == "new":
         return bounds.next
     return engine.offset_at(channel, partition, moment_us(engine, start))
+
+
+def partitions_for(engine: FilesEngine, channel: str, partition: int | None, *starts: Start | None) -> range:
+    """The partitions that are meant: one, or all. An offset means a place in one partition only."""
+    if partition is not None:
+        number = engine.check_partition(channel, partition)
+        return range(number, number + 1)
+    count = engine.describe(channel).partitions
+    for start in starts:
+        if count > 1 and is_offset(start):
+            raise ConfigError(
+                f"offset {start} needs a partition: channel '{channel}' has {count}. Say which one, or use 'first', "
+                "'new', a time or an age, which mean something for all of them"
+            )
+    return range(count)
+
+
+def is_offset(start: Start | None) -> bool:
+    """Whether a start is an offset."""
+    if isinstance(start, str):
+        return start.isdecimal()
+    return isinstance(start, int) and not isinstance(start, bool)
 
 
 ALLOWED: Final = "use 'first', 'new', an offset, a time (2026-11-15T20:30:01Z) or an age (-5m)"

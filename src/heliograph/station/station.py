@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
-from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
+from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.engine.port import Position
-from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
 from heliograph.log.channel import ChannelSettings
-from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
+from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_publishable
 from heliograph.payloads import Payloads
-from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.atomic import Step
+from heliograph.station.info import ChannelInfo, GroupInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
 from heliograph.station.observer import Observer
+from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
-from heliograph.station.reader import MessageRange, message_at
-from heliograph.station.starts import Start, resolve
+from heliograph.station.reader import MessageRange, find
+from heliograph.station.seeking import seek
+from heliograph.station.spread import FollowedRange, MergedRange, open_range
+from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
+from heliograph.station.timetable import Timetable
 from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from heliograph.schedule.cron import Missed
+    from heliograph.schedule.recurring import Schedule
+    from heliograph.schedule.times import Span
+    from heliograph.schedule.waiting import Scheduled
 
 Handler = Callable[[Any], Any]
 
@@ -94,8 +104,10 @@ class Station:
         self._publish = self.publisher.publish
         self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
-        self._upkeep = Upkeep(self.engine)
+        self.timetable = Timetable(self.engine, self.publisher)
+        self._upkeep = Upkeep(self.engine, self.timetable.look)
         self._flusher = Flusher(config.storage.position_flush_ms)
+        self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
         self._lock = threading.Lock()
         self._opened_s = clock.monotonic()
@@ -124,12 +136,21 @@ class Station:
         subject: str | None = None,
         id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> Receipt:
         """Publish one message. When this returns, it is on disk (see the setting storage.durability).
 
         ``wait`` is how many seconds to wait when too much is waiting for the disk already; by default Busy is
-        raised at once (setting publishing.when_full).
+        raised at once (setting publishing.when_full). With ``deliver_at`` (a time) or ``delay`` (seconds or a
+        timedelta) it is appended then, and what is returned is a :class:`Scheduled`. After ``ttl`` it is not
+        delivered any more; that counts from when it is due.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish(
+                channel, data, type, key, headers, correlation_id, subject, id, wait, deliver_at, delay, ttl
+            )
         if key is None and headers is None and correlation_id is None and (subject or id or wait) is None:
             return self._publish_plain(channel, data, type)
         return self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
@@ -144,12 +165,103 @@ class Station:
         headers: Mapping[str, HeaderValue] | None = None,
         correlation_id: str | None = None,
         wait: float | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
     ) -> list[Receipt]:
         """Publish a batch with one append: after a crash all of it is there, or nothing.
 
-        Items are payloads, or :class:`Draft` where messages differ in more than their data.
+        Items are payloads, or :class:`Draft` where messages differ in more than their data. ``deliver_at``,
+        ``delay`` and ``ttl`` are those of :meth:`publish`, for the whole batch.
         """
+        if deliver_at is not None or delay is not None or ttl is not None:
+            return self.timetable.publish_many(
+                channel, payloads, type, key, headers, correlation_id, wait, deliver_at, delay, ttl
+            )
         return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
+
+    @explaining("cannot open the producer")
+    def producer(self, id: str) -> Producer:
+        """A publisher that numbers its messages, so that publishing one again is recognised, whenever that is.
+
+        Whoever opens a producer replaces the one of the same id that is still about: that one is refused from then on
+        (ProducerFenced).
+        """
+        self.engine.check_writable()
+        return Producer(self.engine, self.publisher, id)
+
+    def atomic(self) -> Step:
+        """Publish to several channels, and commit what was consumed, together or not at all.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     with station.atomic() as step:
+        ...         _ = step.publish("orders", {"order": 7})
+        ...         _ = step.publish("audit", "order 7 was placed")
+        ...     [receipt.channel for receipt in step.receipts]
+        ['orders', 'audit']
+        """
+        self.engine.check_writable()
+        return Step(self.engine, self.publisher)
+
+    # -- publishing later -------------------------------------------------------------------------------------
+
+    @explaining("cannot read the schedule")
+    def scheduled(self, channel: str | None = None) -> Iterator[Scheduled]:
+        """Messages that wait for their time, those due first first."""
+        return self.timetable.scheduled(channel)
+
+    @explaining("cannot read the schedule")
+    def scheduled_count(self) -> int:
+        """How many messages wait for their time."""
+        return self.timetable.count()
+
+    @explaining("cannot cancel")
+    def cancel(self, id: str) -> bool:
+        """Forget a message that waits for its time. False if it is not there, any more or already on its way."""
+        return self.timetable.cancel(id)
+
+    @explaining("cannot schedule")
+    def schedule(
+        self,
+        name: str,
+        channel: str,
+        data: Any = None,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        ttl: Span | None = None,
+    ) -> Schedule:
+        """Publish a message again and again, at the times of a cron expression. Durable; the same name changes it.
+
+        ``missed`` says what becomes of firings while no process had the station open: "one" message for all of
+        them, "all" of them, or "skip". To call this at every start of an application is fine.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     schedule = station.schedule("report", "reports", {"kind": "daily"}, cron="0 6 * * MON-FRI")
+        ...     schedule.next.hour, [one.name for one in station.schedules()], station.unschedule("report")
+        (6, ['report'], True)
+        """
+        return self.timetable.schedule(
+            name, channel, data, cron, timezone, missed, type, key, headers, correlation_id, subject, ttl
+        )
+
+    @explaining("cannot read the schedule")
+    def schedules(self) -> list[Schedule]:
+        """Every recurring schedule."""
+        return self.timetable.schedules()
+
+    @explaining("cannot unschedule")
+    def unschedule(self, name: str) -> bool:
+        """Remove a recurring schedule. False if there is none of that name."""
+        return self.timetable.unschedule(name)
 
     # -- subscribing ------------------------------------------------------------------------------------------
 
@@ -160,6 +272,7 @@ class Station:
         handler: Handler,
         *,
         name: str | None = None,
+        group: bool = False,
         start: Start = "new",
         batch: bool = False,
         concurrency: int = 1,
@@ -171,21 +284,26 @@ class Station:
         paused: bool = False,
         event_loop: Any = None,
     ) -> Subscription:
-        """Call ``handler`` with every message of a channel, at least once, in order.
+        """Call ``handler`` with every message of a channel, at least once, in order within a partition.
 
         With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
         new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
         message goes to the channel's dead letters.
+
+        With ``group=True`` any number of workers, in threads and processes, may subscribe under the name; each
+        delivers some of the partitions, and the others take over those of a worker that leaves or dies.
         """
         check_name(channel)
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
         self.engine.ensure(channel)
+        partitions_for(self.engine, channel, None, start)
         subscription = start_subscription(
-            engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
-            flusher=self._flusher, publish_dead_letter=self._publish_dead_letter,
-            recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
+            engine=self.engine, channel=channel, handler=handler,
+            start=lambda partition: resolve(self.engine, channel, start, partition),
+            flusher=self._flusher, lookout=self._lookout, publish_dead_letter=self._publish_dead_letter,
+            recent_dead_letters=self._recent_dead_letters, name=name, group=group, batch=batch, concurrency=concurrency,
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
@@ -227,42 +345,29 @@ class Station:
         *,
         start: Start = "first",
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
     ) -> Iterator[Message]:
         """Messages from ``start`` to ``end`` (by default what is there now); ``follow=True`` waits for more.
 
-        ``on_gap`` is told of offsets that cannot be read any more.
+        All partitions, merged by time (when following: as they come), or one ``partition`` in the order of its
+        offsets. ``on_gap`` is told of offsets that cannot be read any more.
         """
-        return iter(self.open_range(channel, start, end, follow, on_gap))
+        return iter(self.open_range(channel, start, end, follow, on_gap, partition))
 
     @explaining("cannot read")
     def open_range(
-        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None
-    ) -> MessageRange:
+        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None,
+        partition: int | None = None,
+    ) -> MessageRange | MergedRange | FollowedRange:  # fmt: skip
         """What read() iterates over, for callers that fetch a batch at a time."""
-        self.engine.describe(channel)
-        self.engine.settle(channel, 0)
-        first = resolve(self.engine, channel, start)
-        if end is not None:
-            last: int | None = resolve(self.engine, channel, end)
-        else:
-            last = None if follow else self.engine.bounds(channel).next
-        return MessageRange(self.engine, channel, 0, first, last, on_gap)
+        return open_range(self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap)
 
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
         """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
-        names = [check_name(channel)] if channel is not None else self.engine.channel_names()
-        for name in names:
-            self.engine.settle(name, 0)
-        made_us = id_time_us(id)
-        for moment_us in (made_us, None) if made_us is not None else (None,):  # around its time first, then everywhere
-            for name in names:
-                offset = self.engine.find_id(name, 0, id, moment_us)
-                if offset is not None:
-                    return message_at(self.engine, name, 0, offset)
-        return None
+        return find(self.engine, id, [check_name(channel)] if channel is not None else self.engine.channel_names())
 
     @explaining("cannot redact")
     def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:
@@ -270,9 +375,13 @@ class Station:
         message = self.get(id, channel)
         if message is None:
             raise NotFound(f"there is no message with id {id!r}" + (f" in channel '{channel}'" if channel else ""))
-        self.engine.redact(message.channel, 0, [message.offset])
-        self.engine.audit.write("redacted", channel=message.channel, offset=message.offset, id=id, reason=reason)
-        return Receipt(id, message.channel, 0, message.offset)
+        self.engine.producers.cover(message.channel)
+        self.engine.redact(message.channel, message.partition, [message.offset])
+        self.engine.audit.write(
+            "redacted", channel=message.channel, partition=message.partition, offset=message.offset, id=id,
+            reason=reason,
+        )  # fmt: skip
+        return Receipt(id, message.channel, message.partition, message.offset)
 
     # -- channels ---------------------------------------------------------------------------------------------
 
@@ -287,20 +396,29 @@ class Station:
         return self._observer.channel(name)
 
     @explaining("cannot create the channel")
-    def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Make a channel, with settings of its own where given (see ChannelSettings)."""
-        self.engine.create(check_publishable(name), _channel_settings(settings), exist_ok=False)
+    def create_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Make a channel, with settings of its own where given (see ChannelSettings).
+
+        ``partitions`` is by default what the setting storage.partitions says.
+        """
+        own = _channel_settings(settings)
+        self.engine.create(check_publishable(name), own, partitions=partitions, exist_ok=False)
         return self.channel(name)
 
     @explaining("cannot alter the channel")
-    def alter_channel(self, name: str, **settings: Any) -> ChannelInfo:
-        """Change a channel's settings; None goes back to the station's."""
+    def alter_channel(self, name: str, *, partitions: int | None = None, **settings: Any) -> ChannelInfo:
+        """Change a channel's settings; None goes back to the station's.
+
+        ``partitions`` can grow, not shrink. What is published then spreads over all of them; what was published
+        stays where it is, so that a key may from then on have messages in two partitions.
+        """
         changed = _channel_settings(settings)
         self.engine.describe(name)
         self.engine.alter(
             name,
             lambda file: msgspec.structs.replace(
                 file,
+                partitions=file.partitions if partitions is None else partitions,
                 settings=msgspec.structs.replace(file.settings, **{key: getattr(changed, key) for key in settings}),
             ),
         )
@@ -311,7 +429,7 @@ class Station:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
         self.engine.check_writable()
-        live = [info.name for info in self.subscriptions(name) if info.live]
+        live = sorted({info.name for info in self.subscriptions(name) if info.live})
         if live:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
@@ -333,7 +451,7 @@ class Station:
 
     @explaining("cannot trim")
     def trim(self, channel: str | None = None) -> list[Trimmed]:
-        """Apply retention, rotation by age and compression now instead of within seconds."""
+        """Apply retention, rotation by age, compaction and compression now instead of within seconds."""
         self.engine.check_writable()
         return self._upkeep.tidy(check_name(channel) if channel is not None else None)
 
@@ -341,40 +459,23 @@ class Station:
 
     @explaining("cannot list the subscriptions")
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
-        """Every durable subscription, live or not."""
+        """Every durable subscription, live or not: a line for each of its partitions."""
         return self._observer.subscriptions(channel)
 
-    @explaining("cannot seek")
-    def seek(self, channel: str, name: str, to: Start, *, dry_run: bool = False) -> SeekResult:
-        """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live."""
-        check_name(channel)
-        check_name(name, "subscription")
-        self.engine.check_writable()
-        self.engine.settle(channel, 0)
-        bounds = self.engine.bounds(channel)
-        target = min(max(resolve(self.engine, channel, to), bounds.first), bounds.next)
-        if name not in self.engine.positions.names(channel):  # before the lease, which would make it
-            raise NotFound(f"channel '{channel}' has no subscription '{name}'")
-        lease = self.engine.subscription_lease(channel, name)
-        before = None
-        try:
-            with contextlib.suppress(Damaged):  # seeking is how a damaged position is mended
-                before = self.engine.load_position(channel, name, 0)
-            if not dry_run:
-                self._set_position(channel, name, target)
-                self.engine.audit.write("seek", channel=channel, subscription=name, after=target)
-        finally:
-            lease.release()
-        return SeekResult(
-            channel=channel, name=name, partition=0, before=before.offset if before else 0, after=target,
-            lag=bounds.next - target, applied=not dry_run,
-        )  # fmt: skip
+    @explaining("cannot list the groups")
+    def groups(self, channel: str | None = None) -> list[GroupInfo]:
+        """Every group: its live workers, which of them delivers which partition, and how far it lags."""
+        return self._observer.groups(channel)
 
-    def _set_position(self, channel: str, name: str, target: int) -> None:
-        last = message_at(self.engine, channel, 0, target - 1) if target else None
-        now_us = self.engine.clock.time_ns() // 1000
-        position = Position(self.engine.incarnation(channel), target, last.id if last else "", now_us)
-        self.engine.save_position(channel, name, 0, position)
+    @explaining("cannot seek")
+    def seek(
+        self, channel: str, name: str, to: Start, *, partition: int | None = None, dry_run: bool = False
+    ) -> SeekResult:
+        """Move a durable subscription to an offset, a time, ``first`` or ``new``. It must not be live.
+
+        All of its partitions, or one; an offset means a place in one only. ``dry_run=True`` says what it would do.
+        """
+        return seek(self.engine, channel, name, to, partition=partition, dry_run=dry_run)
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
@@ -399,13 +500,16 @@ class Station:
         self.engine.check_open()
         with self._lock:
             live = list(self._subscriptions)
+        scheduled, scheduled_failed = self.timetable.numbers()
         return StationStats(
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
-            trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
+            trimmed_unread=self._upkeep.trimmed_unread, compacted_messages=self._upkeep.compacted_messages,
+            compacted_bytes=self._upkeep.compacted_bytes, scheduled=scheduled,
+            scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
-            subscriptions=[subscription.stats() for subscription in live],
+            subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
         )  # fmt: skip
 
     @explaining("cannot sync")
@@ -430,7 +534,9 @@ class Station:
         for subscription in live:
             subscription.close()
         self._flusher.close()
+        self._lookout.close()
         self._upkeep.close()
+        self.timetable.close()
         self.engine.close()
 
     def __enter__(self) -> Self:

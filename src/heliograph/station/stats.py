@@ -74,12 +74,20 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages deleted by retention in this process."""
     trimmed_unread: int
     """Of those, messages that some subscription had not read, counted once per subscription."""
+    compacted_messages: int
+    """Messages taken out by this process because a newer one has their key, or because they deleted it."""
+    compacted_bytes: int
+    """By how much that made its segments smaller."""
+    scheduled: int
+    """Messages that wait for their time; -1 if the schedule cannot be read."""
+    scheduled_failed: int
+    """Of those, messages that were due and could not be delivered yet; `helio schedule list` says why."""
     audit_failures: int
     """Audit records that could not be written."""
     channels: list[ChannelStats]
     """Each channel."""
     subscriptions: list[SubscriptionStats]
-    """Each live subscription of this process."""
+    """Each partition of each live subscription of this process."""
 
 
 class ChannelMeter:

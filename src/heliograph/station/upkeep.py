@@ -1,4 +1,4 @@
-"""What a station does by itself: retention, compression of sealed segments, rotation by age.
+"""What a station does by itself: retention, compaction and compression of sealed segments, rotation by age.
 
 However many processes open the directory, one at a time does it: whoever holds ``upkeep.lock``.
 """
@@ -7,39 +7,52 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound
-from heliograph.log import indexing, retention, segments
+from heliograph.log import indexing, retention, segments, swap
+from heliograph.log.channel import ChannelFile
 from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
+from heliograph.station import compaction
 from heliograph.station.info import Trimmed
 
 logger = logging.getLogger("heliograph.upkeep")
 INTERVAL_S: Final = 10.0
+LOOKS: Final = 10
+"""How often between two rounds something cheap is looked at."""
 
 
 class Upkeep:
     """The housekeeping of one station in this process."""
 
-    def __init__(self, engine: FilesEngine) -> None:
+    def __init__(self, engine: FilesEngine, look: Callable[[], object]) -> None:
         self._engine = engine
+        self._look = look
         self._stop = threading.Event()
         self.trimmed_messages = 0
         self.trimmed_unread = 0
+        self.compacted_messages = 0
+        self.compacted_bytes = 0
         self._thread = threading.Thread(target=self._run, name="heliograph-upkeep", daemon=True)
         if not engine.read_only:
             self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
+        for turn in count(1):
+            if self._stop.wait(INTERVAL_S / LOOKS):
+                return
             try:
-                self.tidy()
+                self._look()
+                if turn % LOOKS == 0:
+                    self.tidy()
             except HeliographError as error:
                 logger.warning("upkeep: %s", error)
             except OSError as error:
@@ -52,13 +65,14 @@ class Upkeep:
             self._thread.join()
 
     def tidy(self, only: str | None = None) -> list[Trimmed]:
-        """Apply retention, rotation by age and compression now; what was deleted."""
+        """Apply retention, rotation by age, compaction and compression now; what retention deleted."""
         lease = FileLock(self._engine.root / "upkeep.lock", self._engine.disk)
         try:
             if not lease.try_exclusive():
                 if only is None and threading.current_thread() is self._thread:
                     return []
                 lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+            self._engine.steps.recover()
             return self._tidy(self._engine.channel_names() if only is None else [only])
         finally:
             lease.release()
@@ -88,7 +102,8 @@ class Upkeep:
             bool(settings.retention_once_read), settings.holdback_bytes or 0,
         )  # fmt: skip
         ages = [age for age in (settings.segment_age_s, settings.retention_age_s) if age]
-        if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or ages):
+        compacts = compaction.wanted(self._engine, file)
+        if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or compacts or ages):
             return []
         done: list[Trimmed] = []
 
@@ -97,6 +112,8 @@ class Upkeep:
             trimmed = self._trim(name, partition.place.number, partition, rules)
             if trimmed is not None:
                 done.append(trimmed)
+            if compacts:
+                self._compact(file, partition)
             if settings.compress:
                 self._compress(partition)
 
@@ -116,13 +133,16 @@ class Upkeep:
         fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
         positions = {
-            subscription: position.offset
+            subscription: 0 if position is None else position.offset
             for subscription in engine.positions.names(name)
             if (position := engine.positions.load(name, subscription, number)) is not None
+            # Without a position there, but in partition 0: the partition was added and it has not seen it yet.
+            or engine.positions.load(name, subscription, 0) is not None
         }
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
+        engine.producers.cover(name)
         freed = retention.delete(partition, plan.delete, engine.disk)
         messages = plan.delete[-1].next - plan.delete[0].base
         self.trimmed_messages += messages
@@ -144,8 +164,20 @@ class Upkeep:
         )
         return trimmed
 
+    def _compact(self, file: ChannelFile, partition: Partition) -> None:
+        """By itself when it is worth it; at once when somebody asks."""
+        asked = threading.current_thread() is not self._thread
+        self._engine.producers.cover(file.name)
+        done = compaction.compact_partition(
+            self._engine, file, partition, forced=asked, going=lambda: not self._stop.is_set()
+        )
+        if done is not None:
+            self.compacted_messages += done.messages
+            self.compacted_bytes += done.bytes
+
     def _compress(self, partition: Partition) -> None:
         disk, directory = self._engine.disk, partition.place.directory
+        swap.settle(directory, disk)
         active = partition.fields().base
         for base in segments.bases(directory, disk):
             plain = segments.path_of(directory, base)

@@ -1,0 +1,208 @@
+"""Numbered publishers: a message that is published again, after a crash or a timeout, is recognised for ever.
+
+A producer counts its messages per channel: 1, 2, 3 … The number travels in the envelope, so the log itself says what
+is stored. Numbers are given in order and without holes: whatever is not beyond the last one was stored.
+
+See engine/producers.py for how the numbers survive, and how a producer that was replaced is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import google_crc32c
+import msgspec
+
+from heliograph.engine.files import FilesEngine
+from heliograph.errors import HeliographError, OutOfSequence, StationClosed
+from heliograph.log.commit import Ticket
+from heliograph.message import HeaderValue, Receipt
+from heliograph.names import check_name
+from heliograph.station.publisher import Publisher
+
+
+class Producer:
+    """A publisher whose retries are recognised. Made by ``Station.producer``; safe to use from several threads.
+
+    Publishing is one after the other: whoever wants more throughput publishes batches, or has several producers.
+    """
+
+    def __init__(self, engine: FilesEngine, publisher: Publisher, id: str) -> None:
+        self.id = check_name(id, "producer")
+        self._engine = engine
+        self._publisher = publisher
+        self._lock = threading.Lock()
+        self._epoch = engine.producers.begin(self.id)
+        self._last: dict[str, int] = {}
+        self._latest: dict[str, Receipt] = {}
+        self._closed = False
+
+    def last(self, channel: str) -> int:
+        """The number of its last message that is stored in a channel; 0 if there is none.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station, station.producer("importer") as producer:
+        ...     receipt = producer.publish("orders", {"order": 1})
+        ...     again = producer.publish("orders", {"order": 1}, seq=1)
+        ...     producer.last("orders"), again.duplicate, len(list(station.read("orders")))
+        (1, True, 1)
+        """
+        with self._lock:
+            return self._stored(channel)
+
+    def publish(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        seq: int | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        id: str | None = None,
+    ) -> Receipt:
+        """Publish one message under the next number, or under ``seq``: a number that is stored already is not stored
+        again (the receipt says ``duplicate``), one beyond the next raises OutOfSequence.
+        """
+        with self._lock:
+            last = self._stored(channel)
+            number = self._checked(last, channel, seq)
+            if number <= last:
+                return self._duplicate(channel, number)
+            own = self._attributes(number)
+            body, message_id = self._publisher.body(channel, data, type, key, headers, correlation_id, subject, id, own)
+            partition = self._publisher.partitioner.choose(channel, key)
+            now_us = self._engine.clock.time_ns() // 1000
+            first = self._append(channel, partition, Ticket((body,), (google_crc32c.value(body),), now_us))
+            self._latest[channel] = receipt = Receipt(message_id, channel, partition, first)
+            return receipt
+
+    def publish_many(
+        self,
+        channel: str,
+        payloads: Iterable[Any],
+        *,
+        seq: int | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Receipt]:
+        """Publish a batch under the next numbers, or from ``seq`` on; those that are stored already are left out."""
+        batch = payloads if isinstance(payloads, list) else list(payloads)
+        with self._lock:
+            last = self._stored(channel)
+            number = self._checked(last, channel, seq)
+            known = min(len(batch), max(0, last - number + 1))
+            receipts = [self._duplicate(channel, number + at) for at in range(known)]
+            fresh = batch[known:]
+            if not fresh:
+                return receipts
+            own = [self._attributes(number + known + at) for at in range(len(fresh))]
+            ticket, ids = self._publisher.prepare_many(channel, fresh, type, key, headers, correlation_id, own=own)
+            places = self._publisher.partitioner.choose_many(channel, fresh, key)
+            receipts += self._append_batch(channel, places, ticket, ids)
+            self._latest[channel] = receipts[-1]
+            return receipts
+
+    # -- numbers ----------------------------------------------------------------------------------------------
+
+    def _stored(self, channel: str) -> int:
+        """The last number that is stored in a channel."""
+        if self._closed:
+            raise StationClosed(f"producer '{self.id}' is closed")
+        self._engine.check_writable()
+        self._epoch.check()
+        last = self._last.get(channel)
+        if last is None:
+            self._engine.partition_count_or_new(channel)
+            last = self._last[channel] = self._engine.producers.last(channel, self._epoch)
+        return last
+
+    def _checked(self, last: int, channel: str, seq: int | None) -> int:
+        if seq is None:
+            return last + 1
+        if not _is_number(seq):
+            raise OutOfSequence(f"{seq!r} is not a producer's number: they are whole and begin at 1")
+        if seq > last + 1:
+            raise OutOfSequence(
+                f"producer '{self.id}' has stored {last} messages in '{channel}': the next is {last + 1}, not {seq}. "
+                "Publish those between first."
+            )
+        return seq
+
+    def _duplicate(self, channel: str, number: int) -> Receipt:
+        latest = self._latest.get(channel)
+        if latest is not None and number == self._last[channel]:
+            return msgspec.structs.replace(latest, duplicate=True)
+        return Receipt("", channel, -1, -1, duplicate=True)
+
+    def _attributes(self, number: int) -> bytes:
+        return b',"producer":"%b","producerseq":"%d/%d"' % (self.id.encode(), self._epoch.number, number)
+
+    # -- appending --------------------------------------------------------------------------------------------
+
+    def _append(self, channel: str, partition: int, ticket: Ticket) -> int:
+        ticket.guard = self._epoch.guard
+        with self._doubting(channel):
+            first = self._publisher.append(channel, partition, ticket)
+        self._last[channel] += ticket.count
+        return first
+
+    def _append_batch(
+        self, channel: str, places: dict[int, list[int]], ticket: Ticket, ids: list[str]
+    ) -> list[Receipt]:
+        if len(places) == 1:
+            partition = next(iter(places))
+            first = self._append(channel, partition, ticket)
+            return [Receipt(one, channel, partition, first + at) for at, one in enumerate(ids)]
+        with self._doubting(channel):
+            receipts = self._publisher.append_over(channel, places, ticket, ids, self._epoch)
+        self._last[channel] += len(ids)
+        return receipts
+
+    @contextlib.contextmanager
+    def _doubting(self, channel: str) -> Iterator[None]:
+        """After an append that failed in the middle only the log knows what is stored: ask it again."""
+        try:
+            yield
+        except BaseException:
+            self._last.pop(channel, None)
+            self._latest.pop(channel, None)
+            raise
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Save how far it has come, so that opening it again need not read what it published."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for channel in self._last:
+                    self._save(channel)
+                self._epoch.close()
+
+    def _save(self, channel: str) -> None:
+        try:
+            if not self._engine.closed:
+                self._engine.producers.renew(channel, self.id)
+        except HeliographError:
+            return  # a checkpoint only: the log says the same
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_number(seq: object) -> bool:
+    return isinstance(seq, int) and not isinstance(seq, bool) and seq >= 1

@@ -1,0 +1,232 @@
+"""Atomic steps: over several channels, and with positions, everything happens or nothing does."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
+from tests.proof.tools import eventually
+
+
+def data_of(station: hg.Station, channel: str) -> list[Any]:
+    if channel not in {info.name for info in station.channels()}:
+        return []
+    return [message.data for message in station.read(channel)]
+
+
+def records(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "atomic").iterdir()) if (root / "atomic").exists() else []
+
+
+def test_a_step_over_several_channels(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        with station.atomic() as step:
+            ids = [step.publish("a", 1), step.publish("b", 2, key="k"), step.publish("a", 3)]
+            assert data_of(station, "a") == []
+        assert [(one.id, one.channel, one.offset) for one in step.receipts] == [
+            (ids[0], "a", 0),
+            (ids[1], "b", 0),
+            (ids[2], "a", 1),
+        ]
+        assert (data_of(station, "a"), data_of(station, "b")) == ([1, 3], [2])
+        assert {stats.channel: stats.published for stats in station.stats().channels} == {"a": 2, "b": 1}
+    assert records(root) == []
+
+
+def test_an_exception_in_the_block_leaves_nothing(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        with pytest.raises(ZeroDivisionError), station.atomic() as step:
+            step.publish("a", 1)
+            raise ZeroDivisionError
+        with pytest.raises(hg.InvalidMessage), station.atomic() as step:
+            step.publish("a", 1)
+            step.publish("a", object())
+        assert data_of(station, "a") == []
+        with pytest.raises(hg.HeliographError, match="has ended"):
+            step.publish("a", 1)
+        with station.atomic():
+            pass
+    assert records(root) == []
+
+
+def test_what_cannot_be_recorded_does_not_happen(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    with opened(disk=disk) as station:
+        disk.fail("fdatasync", errno.ENOSPC, path="atomic")
+        with pytest.raises(hg.DiskFull), station.atomic() as step:
+            step.publish("a", 1)
+        disk.heal()
+        assert (data_of(station, "a"), records(root)) == ([], [])
+
+
+def test_what_is_recorded_happens_though_the_disk_fills_up_meanwhile(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    with opened(disk=disk) as station:
+        station.publish("b", 0)
+        disk.fail("write", errno.ENOSPC, path="/b/", times=1000)
+        with pytest.raises(hg.OutcomeUnknown, match="do not repeat it"), station.atomic() as step:
+            step.publish("a", 1)
+            step.publish("b", 2)
+        disk.heal()
+        station.trim()  # the upkeep
+        assert (data_of(station, "a"), data_of(station, "b")) == ([1], [0, 2])
+    assert records(root) == []
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_dying_at_any_call_it_happens_whole_or_not_at_all(opened: Opener, root: Path, durability: str) -> None:
+    number, survived = 0, False
+    while not survived:
+        number += 1
+        disk = FaultyDisk()
+        station = opened(disk=disk, durability=durability)
+        for channel in ("a", "b", "in"):
+            station.publish(channel, "first")
+        message = next(station.read("in"))
+        station.subscribe("in", lambda _: None, name="bridge", start="first", paused=True).close()
+        disk.kill_at(number)
+        try:
+            with station.atomic() as step:
+                step.publish("a", 1)
+                step.publish("b", 2)
+                step.publish("a", 3)
+                step.commit(message, "bridge")
+            survived = not disk.dead
+        except (Died, hg.OutcomeUnknown):
+            pass
+        for thread_owner in (station._upkeep, station.engine._committers, station.engine._keeper):
+            thread_owner.close()
+        if station.engine._syncer is not None:
+            station.engine._syncer._stop.set()
+        station.engine.abandon()
+        disk.bury()
+        with opened() as after:
+            position = after.engine.load_position("in", "bridge", 0)
+            found = (data_of(after, "a"), data_of(after, "b"), position.offset if position else 0)
+            assert found in ((["first"], ["first"], 0), (["first", 1, 3], ["first", 2], 1)), f"death at {number}"
+            assert not survived or found[2] == 1
+            assert records(root) == []
+            for channel in ("a", "b", "in"):
+                after.delete_channel(channel)
+    assert number > 8
+
+
+def test_a_bridge_is_exactly_once_though_it_ends_after_each_step(opened: Opener) -> None:
+    """Its position is never saved by itself: only the step does."""
+    with opened() as station:
+        station.publish_many("in", list(range(5)))
+    for life in range(5):
+        station = opened(position_flush_ms=600_000)
+        done: list[int] = []
+
+        def handle(message: hg.Message, station: hg.Station = station, done: list[int] = done) -> None:
+            if done:
+                raise hg.RetryLater(3600)  # one per life
+            with station.atomic() as step:
+                step.publish("out", message.data * 10)
+                step.commit(message, "bridge")
+            done.append(message.data)
+
+        subscription = station.subscribe("in", handle, name="bridge", start="first")
+        eventually(lambda done=done: done)
+        assert done == [life]
+        subscription.close()
+        station.close()
+    with opened() as station:
+        assert data_of(station, "out") == [0, 10, 20, 30, 40]
+
+
+def test_a_position_that_is_flushed_while_the_handler_still_runs_does_not_go_back(opened: Opener) -> None:
+    with opened() as station:
+        station.publish("in", 1)
+        message = next(station.read("in"))
+        station.subscribe("in", lambda _: None, name="bridge", start="first", paused=True).close()
+        before = station.engine.load_position("in", "bridge", 0)
+        with station.atomic() as step:
+            step.publish("out", 1)
+            step.commit(message, "bridge")
+        assert before is not None
+        station.engine.save_position("in", "bridge", 0, before)  # as the flusher does
+        after = station.engine.load_position("in", "bridge", 0)
+        assert after is not None
+        assert after.offset == 1
+        station.seek("in", "bridge", 0)
+        sought = station.engine.load_position("in", "bridge", 0)
+        assert sought is not None
+        assert sought.offset == 0
+
+
+def test_committing_for_a_subscription_that_is_not_there_is_an_error(opened: Opener) -> None:
+    with opened() as station:
+        station.publish("in", 1)
+        message = next(station.read("in"))
+        with pytest.raises(hg.NotFound, match="no subscription 'bridge'"), station.atomic() as step:
+            step.commit(message, "bridge")
+        with pytest.raises(hg.InvalidName), station.atomic() as step:
+            step.commit(message, "../etc")
+
+
+def test_a_part_whose_channel_was_deleted_meanwhile_is_dropped_and_audited(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    with opened(disk=disk, auto_create=False) as station:
+        station.create_channel("a")
+        station.create_channel("b")
+        disk.fail("write", errno.ENOSPC, path="/channels/", times=1000)
+        with pytest.raises(hg.OutcomeUnknown), station.atomic() as step:
+            step.publish("a", 1)
+            step.publish("b", 2)
+        disk.heal()
+        station.delete_channel("b")
+        station.trim()
+        assert data_of(station, "a") == [1]
+    assert records(root) == []
+    assert "atomic-part-dropped" in (root / "audit" / "audit.jsonl").read_text()
+
+
+def test_a_handler_that_is_called_again_after_its_step_had_happened_does_nothing_twice(opened: Opener) -> None:
+    disk = FaultyDisk()
+    with opened(disk=disk) as station:
+        for channel in ("in", "out", "audit"):
+            station.publish(channel, 0)
+        calls: list[int] = []
+
+        def handle(message: hg.Message) -> None:
+            calls.append(message.data)
+            if len(calls) == 1:
+                disk.fail("write", errno.ENOSPC, path="/audit/", times=1000)
+            else:
+                disk.heal()
+            with station.atomic() as step:
+                step.publish("out", message.data)
+                step.publish("audit", message.data)
+                step.commit(message, "bridge")
+            assert step.already_done
+
+        station.publish("in", 1)
+        with station.subscribe("in", handle, name="bridge", start=1) as subscription:
+            eventually(lambda: subscription.position == 2)
+        assert calls == [1, 1]
+        station.trim()
+        assert (data_of(station, "out"), data_of(station, "audit")) == ([0, 1], [0, 1])
+
+
+def test_seeking_back_does_it_again(opened: Opener) -> None:
+    with opened() as station:
+        station.publish("in", 1)
+
+        def handle(message: hg.Message) -> None:
+            with station.atomic() as step:
+                step.publish("out", message.data)
+                step.commit(message, "bridge")
+
+        for _ in range(2):
+            with station.subscribe("in", handle, name="bridge", start="first") as subscription:
+                eventually(lambda subscription=subscription: subscription.position == 1)
+            station.seek("in", "bridge", "first")
+        assert data_of(station, "out") == [1, 1]

@@ -1,0 +1,286 @@
+"""Numbered publishers: what is published again is recognised, whatever happened in between."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
+from tests.proof.tools import Child
+
+CHANNEL = "orders"
+
+
+def data_of(station: hg.Station) -> list[Any]:
+    return [message.data for message in station.read(CHANNEL)]
+
+
+def test_a_number_that_is_stored_is_not_stored_again(opened: Opener) -> None:
+    with opened() as station, station.producer("p") as producer:
+        receipts = [producer.publish(CHANNEL, n) for n in (1, 2, 3)]
+        again = producer.publish(CHANNEL, 3, seq=3)
+        assert again.duplicate
+        assert (again.id, again.offset) == (receipts[2].id, receipts[2].offset)
+        older = producer.publish(CHANNEL, 1, seq=1)
+        assert (older.duplicate, older.offset) == (True, -1)
+        assert not producer.publish(CHANNEL, 4, seq=4).duplicate
+        assert data_of(station) == [1, 2, 3, 4]
+
+
+def test_numbers_live_in_the_envelope(opened: Opener) -> None:
+    with opened() as station, station.producer("p") as producer:
+        producer.publish(CHANNEL, 1)
+        producer.publish_many(CHANNEL, [2, 3])
+        seen = [message.envelope["producerseq"] for message in station.read(CHANNEL)]
+        assert seen == ["1/1", "1/2", "1/3"]
+        assert {message.envelope["producer"] for message in station.read(CHANNEL)} == {"p"}
+
+
+@pytest.mark.parametrize("seq", [0, -1, True, 1.5, "2"])
+def test_what_is_no_number_is_refused(opened: Opener, seq: Any) -> None:
+    with opened() as station, station.producer("p") as producer:
+        with pytest.raises(hg.OutOfSequence, match="begin at 1"):
+            producer.publish(CHANNEL, 1, seq=seq)
+        assert producer.last(CHANNEL) == 0
+
+
+def test_a_number_beyond_the_next_is_refused_since_those_between_would_be_lost(opened: Opener) -> None:
+    with opened() as station, station.producer("p") as producer:
+        producer.publish(CHANNEL, 1)
+        with pytest.raises(hg.OutOfSequence, match="the next is 2, not 4"):
+            producer.publish(CHANNEL, 4, seq=4)
+        with pytest.raises(hg.OutOfSequence):
+            producer.publish_many(CHANNEL, [4, 5], seq=4)
+        assert data_of(station) == [1]
+
+
+def test_a_batch_that_was_stored_in_part_stores_the_rest(opened: Opener) -> None:
+    with opened() as station, station.producer("p") as producer:
+        producer.publish_many(CHANNEL, [1, 2])
+        receipts = producer.publish_many(CHANNEL, [1, 2, 3, 4], seq=1)
+        assert [receipt.duplicate for receipt in receipts] == [True, True, False, False]
+        assert producer.publish_many(CHANNEL, [3, 4], seq=3) == [
+            hg.Receipt("", CHANNEL, -1, -1, True),
+            hg.Receipt(receipts[3].id, CHANNEL, 0, 3, True),
+        ]
+        assert data_of(station) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("durability", ["always", "interval", "os"])
+def test_a_restart_remembers(opened: Opener, durability: str) -> None:
+    for life in range(3):
+        with opened(durability=durability) as station, station.producer("p") as producer:
+            assert producer.last(CHANNEL) == 2 * life
+            for number in (2 * life, 2 * life + 1, 2 * life + 2):
+                if number:
+                    producer.publish(CHANNEL, number, seq=number)
+    with opened() as station:
+        assert data_of(station) == [1, 2, 3, 4, 5, 6]
+
+
+def test_without_its_checkpoint_the_log_says_it(opened: Opener, root: Path) -> None:
+    with opened() as station, station.producer("p") as producer:
+        producer.publish_many(CHANNEL, list(range(500)))
+    path = root / "producers" / "channels" / CHANNEL / "p.json"
+    for content in (None, b"", b"{garbage", b'{"seq":3}'):
+        path.unlink() if content is None else path.write_bytes(content)
+        with opened() as station, station.producer("p") as producer:
+            assert producer.last(CHANNEL) == 500
+
+
+def test_retention_and_redaction_do_not_make_it_forget(opened: Opener) -> None:
+    with opened(segment_bytes=4096) as station:
+        station.create_channel(CHANNEL, retention_bytes=1)
+        producer = station.producer("p")  # never closed: its checkpoint is of the beginning
+        for number in range(40):
+            producer.publish(CHANNEL, {"n": number, "pad": "x" * 200})
+        last = producer.publish(CHANNEL, "the last")
+        for number in range(20):
+            station.publish(CHANNEL, {"n": number, "pad": "x" * 200})
+        assert station.get(last.id) is not None
+        station.redact(last.id)
+        station.trim()
+        assert station.channel(CHANNEL).first > last.offset
+        with station.producer("p") as again:
+            assert again.last(CHANNEL) == 41
+
+
+def test_two_producers_do_not_disturb_one_another(opened: Opener) -> None:
+    with opened() as station:
+        producers = [station.producer(f"p{n}") for n in range(4)]
+
+        def publish(producer: hg.Producer) -> None:
+            for number in range(1, 51):
+                producer.publish(CHANNEL, [producer.id, number], seq=number)
+                producer.publish(CHANNEL, [producer.id, number], seq=number)
+
+        threads = [threading.Thread(target=publish, args=(producer,)) for producer in producers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for producer in producers:
+            assert [data[1] for data in data_of(station) if data[0] == producer.id] == list(range(1, 51))
+
+
+def test_one_producer_in_several_threads_numbers_without_holes(opened: Opener) -> None:
+    with opened() as station, station.producer("p") as producer:
+        threads = [threading.Thread(target=lambda: [producer.publish(CHANNEL, n) for n in range(25)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        numbers = [message.envelope["producerseq"] for message in station.read(CHANNEL)]
+        assert numbers == [f"1/{n}" for n in range(1, 101)]
+
+
+def test_whoever_was_replaced_is_refused_at_every_door_and_stays_so(opened: Opener) -> None:
+    with opened() as station:
+        old = station.producer("p")
+        old.publish(CHANNEL, 1)
+        new = station.producer("p")
+        for act in (
+            lambda: old.publish(CHANNEL, 2),
+            lambda: old.publish(CHANNEL, 1, seq=1),
+            lambda: old.publish_many(CHANNEL, [2]),
+            lambda: old.publish("elsewhere", 1),
+            lambda: old.last(CHANNEL),
+        ):
+            with pytest.raises(hg.ProducerFenced, match="opened again elsewhere"):
+                act()
+        assert new.publish(CHANNEL, 2).offset == 1
+        with pytest.raises(hg.ProducerFenced):
+            old.publish(CHANNEL, 3)
+        assert data_of(station) == [1, 2]
+
+
+ZOMBIE = """
+    import sys, heliograph as hg
+    from heliograph.log.groups import Group
+    station = hg.open(sys.argv[1], name="host1", durability=sys.argv[2])
+    producer = station.producer("p")
+    producer.publish("orders", 1)
+    real = Group.lines
+    def slow(self, *args):
+        if self.guard is not None:
+            print("at the lock", flush=True)
+            sys.stdin.readline()
+        return real(self, *args)
+    Group.lines = slow
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        producer.publish("orders", 2)
+        print("stored", flush=True)
+    except hg.HeliographError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_a_zombie_that_is_already_writing_is_waited_for(opened: Opener, root: Path, durability: str) -> None:
+    """It passed the check under the lock: whoever replaces it must see what it writes."""
+    with opened(durability=durability) as station, Child(ZOMBIE, root, durability) as zombie:
+        assert zombie.line() == "ready"
+        zombie.tell()
+        assert zombie.line() == "at the lock"
+        found: list[int] = []
+        new = station.producer("p")
+        thread = threading.Thread(target=lambda: found.append(new.last(CHANNEL)), daemon=True)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive(), "it did not wait"
+        zombie.tell()
+        assert zombie.line() == "stored"
+        thread.join(30)
+        assert found == [2]
+        assert new.publish(CHANNEL, 2, seq=2).duplicate
+        assert data_of(station) == [1, 2]
+
+
+def test_a_zombie_that_comes_later_is_refused(opened: Opener, root: Path) -> None:
+    with opened() as station, Child(ZOMBIE, root, "always") as zombie:
+        assert zombie.line() == "ready"
+        with station.producer("p") as new:
+            assert new.publish(CHANNEL, 2).offset == 1
+            zombie.tell()
+            assert zombie.line() == "ProducerFenced"
+        assert data_of(station) == [1, 2]
+
+
+def test_too_many_producers_are_refused_loudly_and_forgetting_makes_room(opened: Opener) -> None:
+    with opened(config={"publishing": {"producers_max": 2}}) as station:
+        for name in ("a", "b"):
+            station.producer(name).publish(CHANNEL, name)
+        with pytest.raises(hg.Busy, match="remembers 2 producers"):
+            station.producer("c").publish(CHANNEL, "c")
+        station.producer("c").publish("other", "c")  # another channel has room of its own
+        station.engine.producers.forget(CHANNEL, "a")
+        station.producer("c").publish(CHANNEL, "c")
+        with pytest.raises(hg.NotFound):
+            station.engine.producers.forget(CHANNEL, "a")
+        assert data_of(station) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "a b", "\0", "x" * 300, None, 5])
+def test_bad_names_are_refused(opened: Opener, name: Any) -> None:
+    with opened() as station, pytest.raises(hg.InvalidName):
+        station.producer(name)
+
+
+def test_a_deleted_channel_begins_anew(opened: Opener) -> None:
+    with opened() as station:
+        with station.producer("p") as producer:
+            producer.publish(CHANNEL, 1)
+        station.delete_channel(CHANNEL)
+        with station.producer("p") as producer:
+            assert producer.last(CHANNEL) == 0
+            assert producer.publish(CHANNEL, 1, seq=1).offset == 0
+
+
+def test_closed_it_says_so_and_a_full_disk_is_no_reason_to_lose_count(opened: Opener) -> None:
+    disk = FaultyDisk()
+    with opened(disk=disk) as station:
+        producer = station.producer("p")
+        producer.publish(CHANNEL, 1)
+        disk.fail("write", errno.ENOSPC, path=".jsonl")
+        with pytest.raises(hg.DiskFull):
+            producer.publish(CHANNEL, 2)
+        disk.heal()
+        assert producer.publish(CHANNEL, 2).offset == 1
+        producer.close()
+        producer.close()
+        with pytest.raises(hg.StationClosed):
+            producer.publish(CHANNEL, 3)
+
+
+def test_dying_at_any_call_a_retry_of_everything_stores_each_once(opened: Opener, root: Path) -> None:
+    """The same numbers again after every death: each is in the log once, in order."""
+    number, survived = 0, False
+    while not survived:
+        number += 1
+        disk = FaultyDisk()
+        station = opened(disk=disk, segment_bytes=4096)
+        disk.kill_at(number)
+        try:
+            with station.producer("p") as producer:
+                for seq in range(1, 7):
+                    producer.publish(CHANNEL, {"n": seq, "pad": "x" * 900}, seq=seq)
+                producer.publish_many(CHANNEL, [{"n": n, "pad": ""} for n in (7, 8)], seq=7)
+            survived = not disk.dead
+        except (Died, hg.OutOfSequence):
+            assert disk.dead or number == 0
+        station.engine.abandon()
+        disk.bury()
+        with opened() as after, after.producer("p") as producer:
+            for seq in range(1, 9):
+                producer.publish(CHANNEL, {"n": seq, "pad": "again"}, seq=seq)
+            assert [data["n"] for data in data_of(after)] == list(range(1, 9))
+            after.delete_channel(CHANNEL)
+    assert number > 10
