@@ -57,7 +57,7 @@ def test_every_example_uses_options_that_exist(path: tuple[str, ...]) -> None:
 def test_help_is_quick_because_it_brings_in_little() -> None:
     code = "import sys, heliograph.cli.main; print([name for name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    for name in ("rich", "yaml", "asyncio", "subprocess", "tempfile", "difflib"):
+    for name in ("rich", "yaml", "asyncio", "subprocess", "tempfile", "difflib", "textual"):
         assert f"'{name}'" not in loaded, name
 
 
@@ -110,6 +110,7 @@ ARGUMENTS = {
     ("schedule", "add"): ["nightly", "alerts", "x", "--cron", "0 3 * * *"],
     ("schedule", "remove"): ["nightly"],
     ("stats",): [],
+    ("top",): [],
     ("verify",): [],
     ("backup",): ["copy"],
     ("export",): ["alerts"],

@@ -348,6 +348,7 @@ def test_a_closed_station_says_so_whatever_it_is_asked(opened: Opener, durabilit
         "create_channel": lambda: station.create_channel("b"),
         "alter_channel": lambda: station.alter_channel("a", compress=True),
         "delete_channel": lambda: station.delete_channel("a"),
+        "types": station.types,
         "trim": station.trim,
         "subscriptions": station.subscriptions,
         "subscriptions of a channel": lambda: station.subscriptions("a"),
@@ -379,3 +380,14 @@ def test_a_closed_station_says_so_whatever_it_is_asked(opened: Opener, durabilit
         except Exception as error:
             pytest.fail(f"{name}: {error!r}")
         pytest.fail(f"{name} of a closed station did something")
+
+
+def test_who_only_looks_sees_a_channel_that_was_made_again_as_it_is_now(opened: Opener) -> None:
+    station = opened()
+    station.publish_many("alerts", range(5))
+    looking = opened(read_only=True)
+    assert looking.channel("alerts").messages == 5
+    station.delete_channel("alerts")
+    station.publish("alerts", "new")
+    assert looking.channel("alerts").messages == 1
+    assert [channel.messages for channel in looking.stats().channels] == [1]

@@ -3,7 +3,7 @@
 ====  ==================================================================================================
 code  meaning
 ====  ==================================================================================================
-0     done; also when ``sub``, ``read --follow`` or ``stats --watch`` were ended by SIGTERM
+0     done; also when ``sub``, ``read --follow``, ``stats --watch`` or ``top`` were ended by SIGTERM
 1     what was checked is bad (damage found, a message not found by ``get``), or the command failed
 2     used wrongly: an unknown option, an impossible name, a wrong setting
 3     no such station, channel, subscription, message or file

@@ -23,6 +23,7 @@ from heliograph.cli import (
     stats,
     sub,
     subscriptions,
+    top,
     transfer,
     types,
     verify,
@@ -39,7 +40,7 @@ SECTIONS: Final[dict[str, list[click.Command]]] = {
         dead.dead,
         schedule.schedule,
     ],
-    "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
+    "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }
 

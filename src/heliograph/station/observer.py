@@ -49,6 +49,7 @@ class Observer:
 
     def _partition(self, name: str, number: int) -> PartitionStats:
         engine = self._engine
+        engine.drop_closed(name, number)  # or who only looks would see the channel that was there before this one
         fields = engine.head_fields(name, number)
         directory = self._directory(name, number)
         bases = segments.bases(directory, engine.disk)
