@@ -38,7 +38,7 @@ def rows(text: str) -> list[tuple[int, str, str]]:
 
 
 def layout(names: tuple[str, ...], packing: struct.Struct, start: int) -> list[tuple[int, str, str]]:
-    kinds = re.sub(r"(\d+)(\w)", lambda match: match[2] * int(match[1]), packing.format.lstrip("<"))
+    kinds = re.sub(r"(\d+)(\w)", lambda match: match[2] * int(match[1]), packing.format.lstrip("<@"))
     at, expected = start, []
     for name, kind in zip(names, kinds, strict=True):
         expected.append((at, kind, name))

@@ -40,6 +40,7 @@ class Channel(Name):
 CHANNEL: Final = Channel("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
+PRODUCER: Final = Name("producer")
 SCHEDULE: Final = Name("schedule")
 
 partition_option = click.option(
