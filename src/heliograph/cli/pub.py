@@ -52,7 +52,7 @@ helio pub alerts '{"message": "disk full", "level": 3}' --key host2
 helio pub alerts '{"level": 3}' --type com.example.alert.v1 -H region=eu
 tail -F /var/log/syslog | helio pub logs --as text  # each line is a message
 helio pub photos --file cat.jpg --as bytes
-helio pub prices null --as json --key ACME          # deletes the key: see retention_compact
+helio pub prices null --as json --key ACME          # no data: deletes the key
 helio pub test hello --count 1000 --rate 50         # fifty a second
 """,
 )
