@@ -186,7 +186,9 @@ def test_a_subscriber_and_a_reader_in_the_middle_are_not_disturbed(opened: Opene
         name="worker-1",
         start="first",
         on_gap=gaps.append,
+        paused=True,  # until the handler knows what ``live`` is
     )
+    live.resume()
     reader = station.read(CHANNEL, start=2)
     read = [next(reader).offset]
     eventually(lambda: live.state == "paused" and got)

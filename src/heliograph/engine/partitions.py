@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -18,7 +19,8 @@ from heliograph.log.partition import Partition
 from heliograph.log.readonly import ReadOnlyLog
 
 _T = TypeVar("_T")
-_TRIES = 8
+_TRIES = 24
+_TRIES_AT_ONCE = 4
 _FILES_EACH = 4  # segment, index, lock, news
 
 
@@ -107,7 +109,9 @@ class OpenPartitions:
 
     def use(self, channel: str, number: int, action: Callable[[OpenPartition], _T]) -> _T:
         """Run on an open partition; opens it again if it was closed for room or deleted meanwhile."""
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
+            if attempt > _TRIES_AT_ONCE:
+                time.sleep(0.001 * attempt)  # more are wanted than may be open: let the others finish
             entry = self.get(channel, number)
             try:
                 return action(entry)

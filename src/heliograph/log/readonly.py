@@ -66,7 +66,8 @@ class ReadOnlyLog:
 
     @property
     def gone(self) -> bool:
-        return self.head is not None and bool(self.head.load().flags & DELETED)
+        """Whether its channel was deleted."""
+        return self.head is not None and bool(self.head.state() & DELETED)  # though the head be torn
 
     def close_if_idle(self) -> bool:
         self.close()
