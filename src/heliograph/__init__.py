@@ -47,11 +47,13 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
+from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
 from heliograph.station.stats import StationStats
+from heliograph.station.wildcards import WildcardSubscription
 
 __version__ = "0.1.0"
 
@@ -77,6 +79,7 @@ __all__ = [
     "DiskFull",
     "Draft",
     "Fenced",
+    "Filter",
     "Forked",
     "Gap",
     "HeliographError",
@@ -102,6 +105,7 @@ __all__ = [
     "SubscriptionStats",
     "Trimmed",
     "UnsupportedFormat",
+    "WildcardSubscription",
     "WrongStation",
     "correlation",
     "open",

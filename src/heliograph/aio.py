@@ -16,6 +16,7 @@ from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.errors import Busy, StationClosed
+from heliograph.filters import Choice
 from heliograph.limits import BUSY_PAUSE_S, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
@@ -254,6 +255,7 @@ class AsyncStation:
         overflow: OverflowPolicy = "block",
         on_gap: OnGap | None = None,
         paused: bool = False,
+        where: Choice | None = None,
     ) -> AsyncSubscription:
         """Subscribe; async handlers run in this event loop, plain ones in a thread. See :meth:`Station.subscribe`."""
         subscription = await asyncio.to_thread(
@@ -270,6 +272,7 @@ class AsyncStation:
                 overflow=overflow,
                 on_gap=on_gap,
                 paused=paused,
+                where=where,
                 event_loop=self._loop,
             )
         )
@@ -283,9 +286,10 @@ class AsyncStation:
         end: Start | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
+        where: Choice | None = None,
     ) -> AsyncIterator[Message]:
         """Iterate over messages; see :meth:`Station.read`."""
-        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap)
+        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, where)
         try:
             while not pieces.done:
                 messages = await self._call(pieces.next, WAIT_SLICE_S)

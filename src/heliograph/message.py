@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
@@ -207,20 +206,25 @@ PayloadDecoder = Callable[[str], Callable[[bytes], Any] | None]
 
 
 def decode_lines(
-    data: bytes, first: int, following: int, partition: int, payload_decoder: PayloadDecoder | None
-) -> list[Message] | None:
-    """Decode the lines of offsets ``first`` to ``following - 1``; None if any of them needs a closer look."""
+    data: bytes, first: int, following: int, partition: int, payload_decoder: PayloadDecoder | None,
+    numbered: dict[int, bytes] | None = None,
+) -> list[Message] | None:  # fmt: skip
+    """Decode the lines of offsets ``first`` to ``following - 1``, or those that are numbered.
+
+    None if any of them needs a closer look.
+    """
     decoder: Any = _decoder if payload_decoder is None else _undecoded
-    before = _decoding.set(Lines(data, first, partition))
+    before = _decoding.set(Lines(data, first, partition, numbered))
     try:
         messages: list[Message] = decoder.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     finally:
         _decoding.reset(before)
-    if len(messages) != following - first:
+    offsets = range(first, following) if numbered is None else numbered
+    if len(messages) != len(offsets):
         return None  # empty lines: offsets are not consecutive
-    deque(map(_set_offset, messages, count(first)), maxlen=0)
+    deque(map(_set_offset, messages, offsets), maxlen=0)
     try:
         if payload_decoder is not None:
             _decode_payloads(messages, payload_decoder)

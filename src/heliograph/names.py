@@ -9,6 +9,9 @@ from heliograph.errors import InvalidName
 from heliograph.limits import NAME_BYTES_MAX
 
 DEAD_LETTER: Final = ".dead-letter"
+REPLY: Final = "_reply."
+"""How the names of channels of replies begin: made and deleted by the stations that ask, and by nobody else."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 _known: set[str] = set()
 

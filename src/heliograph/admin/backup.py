@@ -159,6 +159,8 @@ class _Backup:
                 for entry in self._disk.listdir(self._root / directory):
                     if entry.endswith(".json"):
                         self._copy_small(f"{directory}/{entry}")
+        for name in self._engine.wildcards.names():
+            self._copy_small(f"patterns/{name}.json")
 
     def _copy_channel(self, name: str) -> None:
         """Copy one channel; again if it was deleted and made anew meanwhile, not at all if it is gone."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from heliograph.delivery.gate import AsyncGate, AsyncGatedInvoke, Gate, GatedInvoke
 from heliograph.delivery.invoke import (
     AsyncInvoke,
     BatchInvoker,
@@ -64,6 +66,7 @@ def make_lanes(
     concurrency: int,
     timeout_s: float | None,
     event_loop: asyncio.AbstractEventLoop | None,
+    gate: Gate | AsyncGate | None = None,
 ) -> Lanes:
     """The lanes for this handler; nothing is started yet."""
     lanes = [Lane(index, terms) for index in range(concurrency)]
@@ -74,18 +77,22 @@ def make_lanes(
     def make_plain(interrupt: Interrupt) -> Invoke:
         return BatchInvoker(handler, interrupt) if terms.batch else PlainInvoker(handler, interrupt)
 
-    def make_invoke(lane: Lane) -> Invoke:
+    def make_ungated(lane: Lane, interrupt: Interrupt) -> Invoke:
         if timeout_s is None:
-            return make_plain(control.interrupt)
+            return make_plain(interrupt)
         return TimedInvoker(
             make_plain,
-            control.interrupt,
+            interrupt,
             timeout_s=timeout_s,
             abandoned=abandoned,
             counters=lane.counters,
             clock=terms.clock,
             name=f"{name}-worker",
         )
+
+    def make_invoke(lane: Lane) -> Invoke:
+        make = partial(make_ungated, lane)
+        return GatedInvoke(gate, make, control.interrupt) if isinstance(gate, Gate) else make(control.interrupt)
 
     if is_async(handler):
         from heliograph.delivery.coroutines import AsyncBatchInvoker, AsyncInvoker
@@ -94,7 +101,12 @@ def make_lanes(
         kind = AsyncBatchInvoker if terms.batch else AsyncInvoker
 
         def make_async(lane: Lane) -> AsyncInvoke:
-            return kind(handler, control.interrupt, timeout_s=timeout_s, counters=lane.counters)
+            make = partial(kind, handler, timeout_s=timeout_s, counters=lane.counters)
+            return (
+                AsyncGatedInvoke(gate, make, control.interrupt)
+                if isinstance(gate, AsyncGate)
+                else make(control.interrupt)
+            )
 
         return TaskLanes(lanes, control, start, make_invoke=make_async, event_loop=event_loop, name=name)
     if concurrency == 1:

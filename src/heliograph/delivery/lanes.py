@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heliograph.delivery.control import delivering
 from heliograph.delivery.deadletter import describe
+from heliograph.delivery.gate import GatedInvoke
 from heliograph.delivery.lane import drive
 from heliograph.delivery.window import Window
 from heliograph.delivery.workers import TimedInvoker
@@ -236,5 +237,5 @@ class ThreadLanes(Lanes):
 
 def _dismiss(invoke: Invoke) -> None:
     """Let the worker thread of a timed handler go, if there is one."""
-    if isinstance(invoke, TimedInvoker):
+    if isinstance(invoke, TimedInvoker | GatedInvoke):
         invoke.close()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heliograph.delivery.ports import Cursor, Engine, OnGap, OverflowPolicy
     from heliograph.delivery.positions import Flusher, Positions
     from heliograph.engine.port import Batch, Problem
+    from heliograph.filters import Sieve
     from heliograph.message import Message
 
 WAIT_S = 10.0
@@ -97,6 +98,7 @@ class Loop:
         flusher: Flusher,
         on_gap: OnGap | None,
         gap: Gap | None,
+        sieve: Sieve | None,
     ) -> None:
         self.clerk = Lane(-1, terms)
         """Sees to what is not a message: missing ranges, lines that cannot be delivered, drops."""
@@ -109,6 +111,7 @@ class Loop:
         self._flusher = flusher
         self._on_gap = on_gap
         self._gap = gap
+        self._sieve = sieve
         self._cursor: Cursor | None = None
         self._keep_until: int | None = None
         self._resume_at = 0
@@ -152,7 +155,7 @@ class Loop:
         terms = self._terms
         try:
             if self._cursor is None:
-                self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach())
+                self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach(), self._sieve)
             if self._backlog is not None:
                 self._skip(self._cursor, self._backlog)
             batch = self._cursor.pull()
@@ -240,6 +243,7 @@ class Loop:
     def _take(self, batch: Batch) -> bool:
         """Deliver a batch. False: the subscription stops."""
         positions = self.positions
+        self.clerk.counters.filtered += batch.filtered
         if positions is not None:
             positions.remember(batch)  # first: the flusher must not believe that there is nothing left to save
             self._flusher.touch(positions)

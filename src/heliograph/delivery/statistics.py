@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -102,6 +102,7 @@ class Counters:
         "delivered",
         "dropped",
         "failed",
+        "filtered",
         "latency",
         "missing",
         "retries",
@@ -114,6 +115,7 @@ class Counters:
         self.retries = 0
         self.dead_letters = 0
         self.dropped = 0
+        self.filtered = 0
         self.missing = 0
         self.timeouts = 0
         self.latency = Histogram()
@@ -128,6 +130,7 @@ def add_up(parts: Iterable[Counters]) -> Counters:
         total.retries += part.retries
         total.dead_letters += part.dead_letters
         total.dropped += part.dropped
+        total.filtered += part.filtered
         total.missing += part.missing
         total.timeouts += part.timeouts
         total.latency.merge(part.latency)
@@ -155,6 +158,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages and lines that went to the dead letters."""
     dropped: int
     """Messages skipped by ``drop_oldest`` or ``drop_newest``."""
+    filtered: int
+    """Messages skipped because ``where`` did not want them."""
     missing: int
     """Offsets that can not be delivered: damaged, or trimmed before they were read."""
     position: int
@@ -171,3 +176,48 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """From append to handler, one sample per batch: of its last message."""
     last_error: str
     """What went wrong last, or an empty string."""
+
+
+def combined(
+    parts: Sequence[SubscriptionStats],
+    *,
+    channel: str,
+    partition: int,
+    name: str | None,
+    state: str,
+    position: int,
+    last_error: str,
+) -> SubscriptionStats:
+    """Several subscriptions as one: sums, the largest age, and one histogram of all."""
+    latency = Histogram()
+    for part in parts:
+        latency.merge(_histogram_of(part.latency))
+    ages_s = [part.lag_s for part in parts if part.lag_s is not None]
+    return SubscriptionStats(
+        channel=channel, partition=partition, name=name, state=state, position=position,
+        saved_position=None if name is None else sum([part.saved_position or 0 for part in parts]),
+        lag=sum([part.lag for part in parts]), lag_s=max(ages_s, default=0.0),
+        latency=latency.stats(), last_error=last_error or next((p.last_error for p in parts if p.last_error), ""),
+        **{field: sum([getattr(part, field) for part in parts]) for field in _SUMS},
+    )  # fmt: skip
+
+
+_SUMS = (
+    "delivered",
+    "failed",
+    "retries",
+    "timeouts",
+    "dead_letters",
+    "dropped",
+    "filtered",
+    "missing",
+    "position_errors",
+)
+
+
+def _histogram_of(summary: LatencyStats) -> Histogram:
+    histogram = Histogram()
+    for le_us, count in summary.buckets:
+        histogram.counts[_bucket(le_us)] += count
+    histogram.sum_us, histogram.max_us = round(summary.mean_ms * summary.count * 1000), round(summary.max_ms * 1000)
+    return histogram

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
 
+    from heliograph.delivery.gate import AsyncGate, Gate
     from heliograph.delivery.ports import (
         Engine,
         Handler,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         PublishDeadLetter,
         RecentDeadLetters,
     )
+    from heliograph.filters import Sieve
     from heliograph.message import Gap
 
 CLOSE_TIMEOUT_S = 10.0
@@ -111,6 +113,10 @@ class Subscription:
         """Whether it has ended: its position is saved and its name is free."""
         return self._finished
 
+    def inside(self) -> bool:
+        """Whether this is called by its own handler, which must not wait for its own end."""
+        return delivering.get() is self._control
+
     @property
     def state(self) -> State:
         """What it is doing."""
@@ -146,7 +152,7 @@ class Subscription:
         late = self._finished
         self._forget = self._forget or forget
         self._control.stop()
-        if delivering.get() is self._control:
+        if self.inside():
             self._nudge()
             return self._finished
         ended = self._join(timeout_s)
@@ -175,6 +181,7 @@ class Subscription:
             timeouts=counted.timeouts,
             dead_letters=counted.dead_letters,
             dropped=counted.dropped,
+            filtered=counted.filtered,
             missing=counted.missing,
             position=position,
             saved_position=None if loop.positions is None else loop.positions.saved,
@@ -294,6 +301,8 @@ def start_subscription(
     overflow: OverflowPolicy = "block",
     on_gap: OnGap | None = None,
     paused: bool = False,
+    sieve: Sieve | None = None,
+    gate: Gate | AsyncGate | None = None,
     event_loop: asyncio.AbstractEventLoop | None = None,
     on_closed: Callable[[Subscription], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -307,20 +316,17 @@ def start_subscription(
       channel of the dead letters and ``payload`` holds a ``msgspec.Raw``. It must accept every letter,
       whatever ``messages.max_bytes``.
     * ``recent_dead_letters(channel, since_us)``: identities of the letters appended since then.
+    * ``sieve``: which messages are delivered; the position moves past the others.
+    * ``gate``: shared with other subscriptions whose handlers are not to be called at once.
     * ``event_loop``: where an async handler runs; None gives it a loop in a thread of its own.
     * ``on_closed``: told once, when the subscription has ended.
 
     Raises SubscriptionBusy if the name has a live subscriber, and ConfigError for arguments that cannot work.
     """
     check_arguments(
-        name=name,
-        handler=handler,
-        on_gap=on_gap,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        buffer=buffer,
+        name=name, handler=handler, on_gap=on_gap, concurrency=concurrency, timeout_s=timeout_s, buffer=buffer,
         overflow=overflow,
-    )
+    )  # fmt: skip
     incarnation = engine.incarnation(channel)
     lease = None if name is None else engine.subscription_lease(channel, name)
     try:
@@ -350,6 +356,7 @@ def start_subscription(
             concurrency=concurrency,
             timeout_s=timeout_s or None,
             event_loop=event_loop,
+            gate=gate,
         )
         positions = None if name is None else Positions(engine, terms, lanes, name=name, saved=begin.saved)
         loop = Loop(
@@ -361,6 +368,7 @@ def start_subscription(
             flusher=flusher,
             on_gap=on_gap,
             gap=begin.gap,
+            sieve=sieve,
         )
         subscription = Subscription(engine=engine, terms=terms, loop=loop, lease=lease, on_closed=on_closed)
         subscription._start()

@@ -16,13 +16,16 @@ import msgspec
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk
+from heliograph.engine.arrivals import ChannelNews
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.fitting import fit
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Position
 from heliograph.engine.positions import Positions
+from heliograph.engine.sifting import SiftingCursor
 from heliograph.engine.watch import Watcher
+from heliograph.engine.wildcards import Wildcards
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -34,6 +37,7 @@ from heliograph.errors import (
     StationClosed,
     StorageError,
 )
+from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, redact, seek
@@ -106,12 +110,14 @@ class FilesEngine:
         )  # fmt: skip
         self.name = self.directory.station.name
         self.positions = Positions(root, disk)
+        self.wildcards = Wildcards(root, disk)
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
         self._forked = False
         self._keeper = LockKeeper()
         self._watcher = Watcher()
+        self.channel_news = ChannelNews(root, disk, self._watcher, read_only=read_only)
         self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)
         self._committers = Committers()
         self._syncer: Syncer | None = None
@@ -150,6 +156,7 @@ class FilesEngine:
             raise AlreadyExists(f"channel '{name}' is there already; 'helio channels alter' changes its settings")
         if made:
             self.audit.write("channel-created", channel=name)
+            self.channel_news.tell()
         return made
 
     def alter(self, name: str, change: Callable[[ChannelFile], ChannelFile]) -> ChannelFile:
@@ -186,6 +193,7 @@ class FilesEngine:
             self.drop_closed(name, number)
         self.positions.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=file.incarnation)
+        self.channel_news.tell()
 
     def _delete_partition(self, name: str, last: bool, partition: Partition) -> None:
         with partition.mutex, partition.locked_anyhow():
@@ -319,9 +327,11 @@ class FilesEngine:
         limit = self.limit(name, number)
         return Bounds(limit.first, limit.next)
 
-    def cursor(self, name: str, number: int, offset: int) -> Cursor:
-        """A reader of decoded batches, from an offset on."""
+    def cursor(self, name: str, number: int, offset: int, sieve: Sieve | None = None) -> Cursor | SiftingCursor:
+        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
         entry = self._open.get(name, number)
+        if sieve is not None:
+            return SiftingCursor(self.log(name, number), offset, self.disk, self.payload_decoder, sieve)
         return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
 
     def log(self, name: str, number: int) -> seek.Log:

@@ -25,7 +25,8 @@ LOOKED_AT_S = 1.0
 """Who looks whether a lease is free holds its lock, shared, for an instant: whoever wants it then tries again."""
 
 
-def _taken(lock: FileLock) -> bool:
+def taken(lock: FileLock) -> bool:
+    """Whether the lease could be had."""
     until = time.monotonic() + LOOKED_AT_S
     while not lock.try_exclusive():
         if not lock.free() or time.monotonic() > until:
@@ -107,7 +108,7 @@ class Positions:
                 continue
             except OSError as error:
                 raise explain(error, f"cannot lock subscription '{subscription}' of '{channel}'") from error
-            if not _taken(lock):
+            if not taken(lock):
                 holder = lock.noted() or "another process"
                 lock.release()
                 raise SubscriptionBusy(

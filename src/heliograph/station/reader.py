@@ -9,6 +9,7 @@ from typing import Any
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch, Problem
+from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.message import Gap, Message, decode_line
 
@@ -27,13 +28,14 @@ class MessageRange:
         first: int,
         last: int | None,
         on_gap: OnGap | None,
+        sieve: Sieve | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
         self._partition = partition
         self._last = last
         self._on_gap = on_gap
-        self._cursor = engine.cursor(channel, partition, first)
+        self._cursor = engine.cursor(channel, partition, first, sieve)
         self._dry = False
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,17 +23,21 @@ from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
+from heliograph.filters import Choice, Sieve, sieve_of
 from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
 from heliograph.names import check_name, check_publishable
+from heliograph.patterns import Pattern, is_pattern
 from heliograph.payloads import Payloads
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
+from heliograph.station.merging import FollowedChannels, MergedRange
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, message_at
 from heliograph.station.starts import Start, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.upkeep import Upkeep
+from heliograph.station.wildcards import WildcardSubscription, check_start, forget_pattern, subscribe_pattern
 
 Handler = Callable[[Any], Any]
 
@@ -166,6 +171,7 @@ class Station:
         overflow: OverflowPolicy = "block",
         on_gap: OnGap | None = None,
         paused: bool = False,
+        where: Choice | None = None,
         event_loop: Any = None,
     ) -> Subscription:
         """Call ``handler`` with every message of a channel, at least once, in order.
@@ -173,21 +179,56 @@ class Station:
         With a ``name`` the subscription is durable: it resumes where it stopped, and ``start`` only says where a
         new one begins. Without, it is ephemeral. A handler that raises is called again (``retry``), then the
         message goes to the channel's dead letters.
+
+        The channel may be a pattern: ``sensors.*.temp`` (one word), ``sensors.>`` (one or more). Channels made
+        later are heard from their first message on. ``where`` leaves out what nobody needs to decode:
+
+        >>> import heliograph as hg, tempfile
+        >>> heard = []
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     wanted = hg.Filter(type="com.example.*")
+        ...     with station.subscribe("sensors.>", heard.append, where=wanted):
+        ...         receipt = station.publish("sensors.kitchen", 21.5, type="com.example.temp.v1")
+        ...         while not heard:
+        ...             pass
+        >>> heard[0].channel, heard[0].data
+        ('sensors.kitchen', 21.5)
         """
-        check_name(channel)
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
-        self._ensure_channel(channel)
-        subscription = start_subscription(
-            engine=self.engine, channel=channel, handler=handler, start_offset=resolve(self.engine, channel, start),
-            flusher=self._flusher, publish_dead_letter=self._publish_dead_letter,
-            recent_dead_letters=self._recent_dead_letters, name=name, batch=batch, concurrency=concurrency,
+        begin = functools.partial(
+            self._begin, handler=handler, name=name, batch=batch, concurrency=concurrency,
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
-            buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
-            event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
+            buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap,
+            sieve=sieve_of(where),
         )  # fmt: skip
+        if is_pattern(channel):
+            return self._keep(
+                subscribe_pattern(
+                    self.engine, channel, begin, handler=handler, name=name, start=start, concurrency=concurrency,
+                    paused=paused, event_loop=event_loop, on_closed=self._on_closed,
+                )
+            )  # fmt: skip
+        self._ensure_channel(check_name(channel))
+        return begin(channel, start, paused=paused, event_loop=event_loop)
+
+    def _begin(self, channel: str, start: Start, **options: Any) -> Subscription:
+        """Subscribe to one channel, which is there."""
+        return self._keep(
+            start_subscription(
+                engine=self.engine, channel=channel, start_offset=resolve(self.engine, channel, start),
+                flusher=self._flusher, on_closed=self._on_closed, clock=self.engine.clock,
+                **{
+                    "publish_dead_letter": self._publish_dead_letter,
+                    "recent_dead_letters": self._recent_dead_letters,
+                    **options,
+                },
+            )
+        )  # fmt: skip
+
+    def _keep(self, subscription: Subscription) -> Subscription:
         with self._lock:
             if not subscription.closed:
                 self._subscriptions.add(subscription)
@@ -234,18 +275,42 @@ class Station:
         end: Start | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
+        where: Choice | None = None,
     ) -> Iterator[Message]:
         """Messages from ``start`` to ``end`` (by default what is there now); ``follow=True`` waits for more.
 
-        ``on_gap`` is told of offsets that cannot be read any more.
+        ``on_gap`` is told of offsets that cannot be read any more. The channel may be a pattern, as in
+        ``subscribe``: then the messages of all channels come in the order of their times. ``where`` leaves out
+        what does not fit a :class:`Filter`.
         """
-        return iter(self.open_range(channel, start, end, follow, on_gap))
+        return iter(self.open_range(channel, start, end, follow, on_gap, where))
 
     @explaining("cannot read")
     def open_range(
-        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None
-    ) -> MessageRange:
+        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None,
+        where: Choice | None = None,
+    ) -> MessageRange | MergedRange | FollowedChannels:  # fmt: skip
         """What read() iterates over, for callers that fetch a batch at a time."""
+        sieve = sieve_of(where)
+        if not is_pattern(channel):
+            return self._open_range(channel, start, end, follow, on_gap, sieve)
+        pattern = Pattern(channel)
+        for limit in (start,) if end is None else (start, end):
+            check_start(self.engine, limit)
+        if follow and end is None:
+            return FollowedChannels(
+                self.engine, pattern, start, lambda name, at: self._open_range(name, at, None, True, on_gap, sieve)
+            )
+        ranges = []
+        for name in filter(pattern.matches, self.engine.channel_names()):
+            with contextlib.suppress(NotFound):  # deleted in this moment
+                ranges.append(self._open_range(name, start, end, False, on_gap, sieve))
+        return MergedRange(ranges)
+
+    def _open_range(
+        self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None,
+        sieve: Sieve | None,
+    ) -> MessageRange:  # fmt: skip
         self.engine.describe(channel)
         self.engine.settle(channel, 0)
         first = resolve(self.engine, channel, start)
@@ -253,7 +318,7 @@ class Station:
             last: int | None = resolve(self.engine, channel, end)
         else:
             last = None if follow else self.engine.bounds(channel).next
-        return MessageRange(self.engine, channel, 0, first, last, on_gap)
+        return MessageRange(self.engine, channel, 0, first, last, on_gap, sieve)
 
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
@@ -316,7 +381,8 @@ class Station:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
         self.engine.check_writable()
-        live = [info.name for info in self.subscriptions(name) if info.live]
+        hearing = self.engine.wildcards.hearing(name)  # those drop it by themselves
+        live = [info.name for info in self.subscriptions(name) if info.live and info.name not in hearing]
         if live:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
@@ -369,10 +435,12 @@ class Station:
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
-        """Remove a durable subscription's position. It must not be live."""
-        check_name(channel)
+        """Remove a durable subscription's position, or all of a wildcard's. It must not be live."""
         check_name(name, "subscription")
         self.engine.check_writable()
+        if is_pattern(channel):
+            return forget_pattern(self.engine, channel, name, self.forget)
+        check_name(channel)
         if name not in self.engine.positions.names(channel):
             raise NotFound(f"channel '{channel}' has no subscription '{name}'")
         lease = self.engine.subscription_lease(channel, name)
@@ -396,7 +464,7 @@ class Station:
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
-            subscriptions=[subscription.stats() for subscription in live],
+            subscriptions=[one.stats() for one in live if not isinstance(one, WildcardSubscription)],
         )  # fmt: skip
 
     @explaining("cannot sync")
@@ -418,8 +486,8 @@ class Station:
             live = list(self._subscriptions)
         for subscription in live:
             subscription.pause()  # all at once; each then has only its current message to finish
-        for subscription in live:
-            subscription.close()
+        for subscription in sorted(live, key=lambda one: not isinstance(one, WildcardSubscription)):
+            subscription.close()  # those that would begin others first
         self._flusher.close()
         self._upkeep.close()
         self.engine.close()

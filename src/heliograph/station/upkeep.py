@@ -120,6 +120,8 @@ class Upkeep:
             for subscription in engine.positions.names(name)
             if (position := engine.positions.load(name, subscription, number)) is not None
         }
+        for wildcard in engine.wildcards.hearing(name) - positions.keys():
+            positions[wildcard] = fields.first  # it has not noticed this channel yet
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
