@@ -84,7 +84,8 @@ class WildcardSubscription(Subscription):
         self._on_closed = on_closed
         self._pid = os.getpid()
         self._heard: dict[str, _Heard] = {}
-        self._past: SubscriptionStats | None = None
+        self._past: tuple[SubscriptionStats, ...] = ()
+        self._counting = threading.Lock()
         self._troubles: dict[str, str] = {}
         self._news = threading.Event()
         self._ending = threading.Event()
@@ -188,10 +189,10 @@ class WildcardSubscription(Subscription):
     def _drop(self, channel: str, heard: _Heard) -> None:
         """The channel was deleted, and its positions with it; nothing of ours is to bring them back."""
         heard.subscription.close(forget=True)
-        del self._heard[channel]
-        past = [] if self._past is None else [self._past]
-        stats = heard.subscription.stats()
-        self._past = self._sum([*past, msgspec.structs.replace(stats, lag=0, lag_s=0.0, saved_position=None)])
+        stats = msgspec.structs.replace(heard.subscription.stats(), lag=0, lag_s=0.0, saved_position=None)
+        with self._counting:
+            del self._heard[channel]
+            self._past = (self._sum([*self._past, stats]),)
         logger.info("'%s' hears '%s' no more: it was deleted", self._pattern.text, channel)
 
     def _trouble(self, channel: str, error: Exception) -> None:
@@ -245,8 +246,9 @@ class WildcardSubscription(Subscription):
 
     def stats(self) -> SubscriptionStats:
         """Counts, lag and latency up to now, of all channels together."""
-        past = [] if self._past is None else [self._past]
-        return self._sum([*past, *[one.stats() for one in self.channels.values()]], self.state, self.position)
+        with self._counting:
+            past, present = self._past, self.channels
+        return self._sum([*past, *[one.stats() for one in present.values()]], self.state, self.position)
 
     def _sum(self, parts: list[SubscriptionStats], state: str = "closed", position: int = 0) -> SubscriptionStats:
         trouble = next(iter(self._troubles.values()), "")
