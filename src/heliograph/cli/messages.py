@@ -33,20 +33,21 @@ def to_json(message: Message) -> bytes:
     return b'%b,"partition":%d,"offset":%d}' % (message.raw[:-1], message.partition, message.offset)
 
 
-def printer(common: Common, shape: str | None) -> Callable[[Message], None]:
-    """What prints one message after the other."""
+def printer(common: Common, shape: str | None, *, several: bool = False) -> Callable[[Message], None]:
+    """What prints one message after the other; of ``several`` channels, with the channel."""
     shape = shape or ("json" if common.json else "table")
     if shape == "json":
         return lambda message: output.write(to_json(message) + b"\n")
     if shape == "raw":
         return lambda message: output.write(message.raw + b"\n")
-    return _Table()
+    return _Table(several)
 
 
 class _Table:
     """Rows as they come; fixed columns, because nobody knows what comes next."""
 
-    def __init__(self) -> None:
+    def __init__(self, several: bool) -> None:
+        self._several = several
         self._watched = sys.stdout.isatty()
         self._columns = shutil.get_terminal_size().columns if self._watched else 0
         self._wide = not self._watched or self._columns >= _WIDE_COLUMNS
@@ -55,17 +56,18 @@ class _Table:
     def __call__(self, message: Message) -> None:
         if not self._begun:
             self._begun = True
-            self._print("OFFSET", "TIME", "KEY", "TYPE", "DATA")
+            self._print("CHANNEL", "OFFSET", "TIME", "KEY", "TYPE", "DATA")
         time = output.moment(message.time, "milliseconds" if self._wide else "seconds")
         key = "-" if message.key is None else clean(message.key)
-        self._print(str(message.offset), time, key, clean(message.type), clean(payload(message.data)))
+        data = clean(payload(message.data))
+        self._print(message.channel, str(message.offset), time, key, clean(message.type), data)
 
-    def _print(self, offset: str, time: str, key: str, type_name: str, data: str) -> None:
+    def _print(self, channel: str, offset: str, time: str, key: str, type_name: str, data: str) -> None:
         if self._wide:
             columns = [offset.rjust(8), time.ljust(24), self._fit(key, 12), self._fit(type_name, 24), data]
         else:
             columns = [offset.rjust(8), time.ljust(20), self._fit(key, 8), data]
-        line = "  ".join(columns)
+        line = "  ".join([self._fit(channel, 24), *columns] if self._several else columns)
         print(self._fit(line, self._columns).rstrip() if self._watched else line)
 
     def _fit(self, text: str, width: int) -> str:

@@ -10,8 +10,9 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
-from heliograph.cli.names import CHANNEL, channel_argument
+from heliograph.cli.names import CHANNEL, channel_or_pattern_argument
 from heliograph.cli.signals import Terminated
+from heliograph.patterns import is_pattern
 
 if TYPE_CHECKING:
     from heliograph.admin.where import Where
@@ -40,10 +41,11 @@ helio read alerts --start -5m --follow     # five minutes, then what comes
 helio read alerts --start 1000 --limit 10  # ten messages from offset 1000
 helio read alerts --start 2026-11-15T20:00:00Z --end 2026-11-15T21:00:00Z
 helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
+helio read 'sensors.>' --follow            # every channel that begins so
 helio read alerts --json | jq .data
 """,
 )
-@channel_argument
+@channel_or_pattern_argument
 @click.option(
     "--start", default="first", show_default=True, metavar="WHERE",
     help="Where to begin: first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
@@ -66,20 +68,25 @@ def read(
     limit: int | None,
     shape: str | None,
 ) -> int:
-    """Print the messages of a channel.
+    """Print the messages of a channel, or of all that a pattern matches.
+
+    In a pattern '*' stands for one word and '>' for one or more at the end: 'sensors.*.temp', 'sensors.>'. Then
+    messages come in the order of their times, whatever their channel. Conditions on anything but the payload
+    are tested before it is decoded.
 
     Reading leaves no trace: it moves no subscription's position. Offsets that were damaged or deleted are
     told on stderr.
     """
     if follow and end is not None:
         raise click.UsageError("--follow has no end; leave out --end or --follow")
-    wanted = parse_where(conditions)
-    show = messages.printer(common, shape)
+    where = parse_where(conditions)
+    outside, inside = (None, None) if where is None else where.apart()
+    show = messages.printer(common, shape, several=is_pattern(channel))
     printed = 0
     with common.open() as station:
         try:
-            for message in station.read(channel, start=start, end=end, follow=follow):
-                if wanted is not None and not wanted(message):
+            for message in station.read(channel, start=start, end=end, follow=follow, where=outside or None):
+                if inside and not inside(message):
                     continue
                 show(message)
                 printed += 1

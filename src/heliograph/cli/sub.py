@@ -11,11 +11,15 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
-from heliograph.cli.names import SUBSCRIPTION, channel_argument
+from heliograph.cli.names import SUBSCRIPTION, channel_or_pattern_argument
+from heliograph.cli.read import parse_where
 from heliograph.cli.signals import Stop, raise_for
 from heliograph.errors import HeliographError
+from heliograph.patterns import is_pattern
+from heliograph.station.wildcards import WildcardSubscription
 
 if TYPE_CHECKING:
+    from heliograph.admin.where import Where
     from heliograph.delivery import Subscription, SubscriptionStats
     from heliograph.message import Message
 
@@ -35,9 +39,11 @@ helio sub alerts --name pager --exec ./page.sh  # gets JSON on stdin
 helio sub alerts --name web --exec 'curl -sf -d @- https://example.com/hook'
 helio sub jobs --name worker --exec ./work.sh --max-retries 2 --timeout 60
 helio sub alerts --name nightly --start first --count 100 --json
+helio sub 'sensors.>' --name archive            # also channels made later
+helio sub alerts --where 'type~^com.example' --where region=eu
 """,
 )
-@channel_argument
+@channel_or_pattern_argument
 @click.option(
     "--name",
     type=SUBSCRIPTION,
@@ -69,6 +75,11 @@ helio sub alerts --name nightly --start first --count 100 --json
     "--concurrency", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N",
     help="Run N commands at once; messages of one key stay in order.",
 )  # fmt: skip
+@click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION",
+    help="Only messages for which this holds: type=…, key~REGEX, HEADER!=…, has:FIELD; not on the payload. May "
+    "be repeated; all must hold.",
+)  # fmt: skip
 @messages.format_option
 @click.pass_obj
 def sub(
@@ -81,9 +92,14 @@ def sub(
     max_retries: int | None,
     timeout: str | None,
     concurrency: int,
+    conditions: tuple[str, ...],
     shape: str | None,
 ) -> int:
-    """Subscribe to a channel, which is made if it is new.
+    """Subscribe to a channel, which is made if it is new, or to all that a pattern matches.
+
+    In a pattern '*' stands for one word and '>' for one or more at the end: 'sensors.*.temp', 'sensors.>'.
+    Channels made later are heard from their first message on; dead letters only if the pattern ends in
+    '.dead-letter'.
 
     Messages are printed, or handed to a command. A failing command is run again, then its message goes to
     the channel's dead letters (see 'helio dead --help'). Ctrl-C or SIGTERM let the message at hand finish and
@@ -95,11 +111,12 @@ def sub(
         raise click.UsageError("--format says how to print messages; with --exec the command gets them")
     if count is not None and concurrency > 1:
         raise click.UsageError("--count needs messages one after the other; leave out --concurrency")
+    where = _envelope_only(conditions)
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
-            work: Exec | _Printing = _Printing(messages.printer(common, shape))
+            work: Exec | _Printing = _Printing(messages.printer(common, shape, several=is_pattern(channel)))
         else:
             work = Exec(exec_, station.config.subscribers.timeout_s)
         delivery = _Delivery(work, count, station.config.subscribers.max_retries)
@@ -108,11 +125,19 @@ def sub(
             channel, delivery, name=name, start=start, concurrency=concurrency,
             timeout_s=0.0,  # a command has its own, which kills it
             paused=True,  # until the delivery knows what to close
+            where=where,
         )  # fmt: skip
         delivery.subscription = subscription
         _say_begin(common, subscription)
         subscription.resume()
         return _follow(common, subscription, delivery, work, stop)
+
+
+def _envelope_only(conditions: tuple[str, ...]) -> Where | None:
+    where = parse_where(conditions)
+    if where is not None and where.apart()[1]:
+        raise click.UsageError("--where of sub cannot look at the payload; 'helio read --follow --where …' can")
+    return where
 
 
 def _follow(common: Common, subscription: Subscription, delivery: _Delivery, work: Exec | _Printing, stop: Stop) -> int:
@@ -145,32 +170,49 @@ class _Delivery:
         self._count = count
         self._retries_max = retries_max
         self._begun = 0
-        self._offset = -1
-        self._attempts = 0
+        self._undone: dict[tuple[str, int, int], int] = {}
+        """Messages that failed and are tried again, with their attempts: at most one per channel."""
 
     def __call__(self, message: Message) -> None:
         subscription = self.subscription
         assert subscription is not None
-        if message.offset != self._offset:
-            self._offset, self._attempts = message.offset, 0
-            self._begun += 1
-        self._attempts += 1
-        last = self._begun == self._count
+        place = (message.channel, message.partition, message.offset)
+        attempts = self._undone.pop(place, 0) + 1
+        self._begun += attempts == 1
+        enough = self._begun == self._count
+        if enough and attempts == 1:
+            self._hold_others(subscription, message.channel)
         try:
             self._work(message)
         except OutputLost:
             subscription.close()  # what is being closed tries nothing again and buries nothing
             raise
         except Exception:
-            if last and self._attempts > self._retries_max:
-                subscription.pause()  # it is buried now, and no other begins
+            if attempts <= self._retries_max:
+                self._undone[place] = attempts
+            elif enough:
+                _channel_of(subscription, message.channel).pause()  # it is buried now, and no other begins
             raise
-        if last:
-            subscription.close()
+        if enough:
+            _channel_of(subscription, message.channel).pause()
+            if not self._undone:
+                subscription.close()
+
+    def _hold_others(self, subscription: Subscription, channel: str) -> None:
+        """The last one has begun: of a pattern's other channels only those go on that have begun one, too."""
+        if isinstance(subscription, WildcardSubscription):
+            subscription.pause()
+            for going in {channel, *[place[0] for place in self._undone]}:
+                _channel_of(subscription, going).resume()
 
     def satisfied(self, stats: SubscriptionStats) -> bool:
         """Whether as many as were asked for are done, with or without success."""
         return self._count is not None and stats.delivered + stats.dead_letters >= self._count
+
+
+def _channel_of(subscription: Subscription, channel: str) -> Subscription:
+    """What delivers one channel: the subscription itself, unless it is one to a pattern."""
+    return subscription.channels[channel] if isinstance(subscription, WildcardSubscription) else subscription
 
 
 class OutputLost(Exception):
@@ -196,11 +238,16 @@ class _Printing:
 
 def _say_begin(common: Common, subscription: Subscription) -> None:
     name = f" as {subscription.name}" if subscription.name else ""
-    where = f"from offset {subscription.position}, {output.several(subscription.stats().lag, 'message')} waiting"
+    waiting = f"{output.several(subscription.stats().lag, 'message')} waiting"
+    if isinstance(subscription, WildcardSubscription):
+        where = f"({output.several(len(subscription.channels), 'channel')} now), {waiting}"
+    else:
+        where = f"from offset {subscription.position}, {waiting}"
     common.note(f"subscribed to {subscription.channel}{name} {where}; Ctrl-C ends")
 
 
 def _say_end(common: Common, subscription: Subscription) -> None:
     stats = subscription.stats()
     letters = f", {output.several(stats.dead_letters, 'dead letter')}" if stats.dead_letters else ""
-    common.note(f"{output.several(stats.delivered, 'message')} delivered{letters}; position {stats.position}")
+    position = "" if is_pattern(stats.channel) else f"; position {stats.position}"
+    common.note(f"{output.several(stats.delivered, 'message')} delivered{letters}{position}")

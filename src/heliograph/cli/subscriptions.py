@@ -9,7 +9,13 @@ import click
 from heliograph.cli import output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command, group
-from heliograph.cli.names import SUBSCRIPTION, channel_argument, optional_channel_argument
+from heliograph.cli.names import (
+    SUBSCRIPTION,
+    channel_argument,
+    channel_or_pattern_argument,
+    optional_channel_argument,
+)
+from heliograph.patterns import is_pattern
 
 if TYPE_CHECKING:
     from heliograph.station.info import SubscriptionInfo
@@ -102,8 +108,14 @@ def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> Non
         )
 
 
-@command("forget", examples="helio subscriptions forget alerts pager")
-@channel_argument
+@command(
+    "forget",
+    examples="""
+helio subscriptions forget alerts pager
+helio subscriptions forget 'sensors.>' archive  # a wildcard, with all its positions
+""",
+)
+@channel_or_pattern_argument
 @click.argument("name", type=SUBSCRIPTION)
 @click.pass_obj
 def forget(common: Common, channel: str, name: str) -> None:
@@ -112,7 +124,8 @@ def forget(common: Common, channel: str, name: str) -> None:
     The same name then starts anew, and no longer holds back what retention deletes. It must not be live.
     """
     with common.open(write=True) as station:
-        before = next((info for info in station.subscriptions(channel) if info.name == name), None)
+        known = [] if is_pattern(channel) else station.subscriptions(channel)
+        before = next((info for info in known if info.name == name), None)
         station.forget(channel, name)
     if common.json:
         output.document({"channel": channel, "name": name, "offset": before.offset if before else None})
