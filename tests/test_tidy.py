@@ -28,6 +28,7 @@ LINES_MAX = 400
 LONG: dict[str, str] = {
     "log/partition.py": "append, rotate, sync and fence change one state under one lock",
     "engine/files.py": "the port of the files engine: every method of it, a few lines each",
+    "aio.py": "the public API once more, awaited: every method of it, a few lines each",
     "station/station.py": "the public API: every method of it, documented, a few lines each",
 }
 

@@ -50,3 +50,11 @@ def check_publishable(channel: str) -> str:
             f"Publish to '{channel.removesuffix(DEAD_LETTER)}' instead."
         )
     return channel
+
+
+def check_ownable(channel: str) -> str:
+    """As check_publishable, and not a channel of replies: those are made by stations that ask."""
+    check_publishable(channel)
+    if channel.startswith(REPLY):
+        raise InvalidName(f"'{channel}' is reserved: channels beginning with '{REPLY}' hold replies to requests")
+    return channel

@@ -51,7 +51,7 @@ from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.readonly import ReadOnlyLog
 from heliograph.message import Gap, PayloadDecoder
-from heliograph.names import DEAD_LETTER, check_name
+from heliograph.names import DEAD_LETTER, REPLY, check_name
 
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
@@ -312,6 +312,7 @@ class FilesEngine:
                 # Nobody can make a channel of dead letters beforehand, and without it a message would be
                 # retried for ever.
                 wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
+                wanted = wanted and not name.startswith(REPLY)  # whoever asked has gone
                 if self.read_only or not wanted:
                     raise
                 self.create(name)  # and again, if another process deletes it at once
@@ -470,6 +471,8 @@ class FilesEngine:
             try:
                 if partition.dirty:
                     partition.sync()
+            except ChannelGone:
+                continue  # deleted by another process: there is nothing left to sync
             except HeliographError as error:
                 errors.append(error)
         if errors:

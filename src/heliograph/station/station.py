@@ -18,7 +18,8 @@ from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
 from heliograph.delivery import Flusher, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
-from heliograph.delivery.ports import OnGap, OverflowPolicy
+from heliograph.delivery.invoke import check_handler, is_async
+from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
@@ -26,7 +27,7 @@ from heliograph.errors import ConfigError, Damaged, NotFound, SubscriptionBusy
 from heliograph.filters import Choice, Sieve, sieve_of
 from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt, id_time_us
-from heliograph.names import check_name, check_publishable
+from heliograph.names import REPLY, check_name, check_ownable
 from heliograph.patterns import Pattern, is_pattern
 from heliograph.payloads import Payloads
 from heliograph.station.info import ChannelInfo, SeekResult, SubscriptionInfo, Trimmed
@@ -34,6 +35,7 @@ from heliograph.station.merging import FollowedChannels, MergedRange
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import MessageRange, message_at
+from heliograph.station.requests import TIMEOUT_S, AsyncReplier, Duration, Replier, Requests
 from heliograph.station.starts import Start, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.upkeep import Upkeep
@@ -97,6 +99,7 @@ class Station:
         self._publish_plain = self.publisher.publish_plain
         self._observer = Observer(self.engine)
         self._upkeep = Upkeep(self.engine)
+        self.requests = Requests(self.engine, self._publish)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._subscriptions: set[Subscription] = set()
         self._lock = threading.Lock()
@@ -202,7 +205,7 @@ class Station:
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
             buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap,
-            sieve=sieve_of(where),
+            sieve=sieve_of(where), publish_dead_letter=_burying(handler) or self._publish_dead_letter,
         )  # fmt: skip
         if is_pattern(channel):
             return self._keep(
@@ -219,12 +222,8 @@ class Station:
         return self._keep(
             start_subscription(
                 engine=self.engine, channel=channel, start_offset=resolve(self.engine, channel, start),
-                flusher=self._flusher, on_closed=self._on_closed, clock=self.engine.clock,
-                **{
-                    "publish_dead_letter": self._publish_dead_letter,
-                    "recent_dead_letters": self._recent_dead_letters,
-                    **options,
-                },
+                flusher=self._flusher, recent_dead_letters=self._recent_dead_letters, on_closed=self._on_closed,
+                clock=self.engine.clock, **options,
             )
         )  # fmt: skip
 
@@ -238,7 +237,7 @@ class Station:
         try:
             self.engine.describe(channel)
         except NotFound:
-            if self.read_only or not self.config.storage.auto_create:
+            if self.read_only or not self.config.storage.auto_create or channel.startswith(REPLY):
                 raise
             self.engine.create(channel)
 
@@ -344,12 +343,62 @@ class Station:
         self.engine.audit.write("redacted", channel=message.channel, offset=message.offset, id=id, reason=reason)
         return Receipt(id, message.channel, 0, message.offset)
 
+    # -- asking and answering ---------------------------------------------------------------------------------
+
+    def request(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        timeout: Duration = TIMEOUT_S,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+    ) -> Message:
+        """Publish a request and wait for its reply, from whatever process answers.
+
+        ReplyTimeout if none came in time; ReplyFailed if the handler gave up. The request is an ordinary message:
+        nobody may have answered it, but it is in the log.
+        """
+        return self.requests.ask(channel, data, timeout, type, key, headers, correlation_id, subject)
+
+    def reply(
+        self, channel: str, handler: Handler, *, name: str | None = None, event_loop: Any = None, **options: Any
+    ) -> Subscription:
+        """Answer the requests of a channel with what ``handler`` returns (a Draft, to say more than data).
+
+        A subscription in every respect, with the options of :meth:`subscribe`. When the handler gave up, whoever
+        asked gets ReplyFailed, and the request is in the dead letters.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     replier = station.reply("prices", lambda request: request.data["amount"] * 3)
+        ...     station.request("prices", {"amount": 14}, timeout=30).data
+        42
+        """
+        if options.get("batch"):
+            raise ConfigError("reply answers requests one by one; leave out batch")
+        kind = AsyncReplier if is_async(handler) else Replier
+        check_handler(handler)
+        answering = kind(handler, self._publish_reply, self._publish_dead_letter)
+        if not is_pattern(channel):
+            check_ownable(channel)
+        return self.subscribe(channel, answering, name=name, event_loop=event_loop, **options)
+
+    def _publish_reply(self, channel: str, *arguments: Any) -> Receipt:
+        try:
+            return self._publish(channel, *arguments)
+        finally:
+            self._meters.forget([channel])  # there are as many of these as there were processes that asked
+
     # -- channels ---------------------------------------------------------------------------------------------
 
     @explaining("cannot list the channels")
-    def channels(self) -> list[ChannelInfo]:
-        """Every channel of the station."""
-        return self._observer.channels()
+    def channels(self, *, replies: bool = False) -> list[ChannelInfo]:
+        """Every channel of the station; with ``replies=True`` also those that requests are answered in."""
+        return self._observer.channels(replies)
 
     @explaining("cannot describe the channel")
     def channel(self, name: str) -> ChannelInfo:
@@ -359,7 +408,7 @@ class Station:
     @explaining("cannot create the channel")
     def create_channel(self, name: str, **settings: Any) -> ChannelInfo:
         """Make a channel, with settings of its own where given (see ChannelSettings)."""
-        self.engine.create(check_publishable(name), _channel_settings(settings), exist_ok=False)
+        self.engine.create(check_ownable(name), _channel_settings(settings), exist_ok=False)
         return self.channel(name)
 
     @explaining("cannot alter the channel")
@@ -462,7 +511,8 @@ class Station:
             name=self.name, path=str(self.path), uptime_s=self.engine.clock.monotonic() - self._opened_s,
             durability=self.config.storage.durability, open_partitions=len(self.engine.open_partitions()),
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
-            trimmed_unread=self._upkeep.trimmed_unread, audit_failures=self.engine.audit.failed,
+            trimmed_unread=self._upkeep.trimmed_unread, requests_waiting=self.requests.waiting,
+            late_replies=self.requests.late, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[one.stats() for one in live if not isinstance(one, WildcardSubscription)],
         )  # fmt: skip
@@ -488,6 +538,7 @@ class Station:
             subscription.pause()  # all at once; each then has only its current message to finish
         for subscription in sorted(live, key=lambda one: not isinstance(one, WildcardSubscription)):
             subscription.close()  # those that would begin others first
+        self.requests.close()
         self._flusher.close()
         self._upkeep.close()
         self.engine.close()
@@ -499,6 +550,11 @@ class Station:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _burying(handler: Handler) -> PublishDeadLetter | None:
+    """How a handler's dead letters are written, if it has a say in it."""
+    return handler.bury if isinstance(handler, Replier) else None
 
 
 def _channel_settings(settings: Mapping[str, Any]) -> ChannelSettings:

@@ -74,6 +74,10 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages deleted by retention in this process."""
     trimmed_unread: int
     """Of those, messages that some subscription had not read, counted once per subscription."""
+    requests_waiting: int
+    """Requests of this process that wait for their replies."""
+    late_replies: int
+    """Replies that came when nobody waited for them any more, or a second time."""
     audit_failures: int
     """Audit records that could not be written."""
     channels: list[ChannelStats]

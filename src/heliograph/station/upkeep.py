@@ -19,6 +19,7 @@ from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
 from heliograph.station.info import Trimmed
+from heliograph.station.mailbox import sweep
 
 logger = logging.getLogger("heliograph.upkeep")
 INTERVAL_S: Final = 10.0
@@ -59,6 +60,8 @@ class Upkeep:
                 if only is None and threading.current_thread() is self._thread:
                     return []
                 lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+            if only is None:
+                sweep(self._engine)
             return self._tidy(self._engine.channel_names() if only is None else [only])
         finally:
             lease.release()
