@@ -16,6 +16,7 @@ from heliograph.cli import (
     init,
     pub,
     read,
+    requests,
     settings,
     stats,
     sub,
@@ -25,7 +26,7 @@ from heliograph.cli import (
 )
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
-    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
+    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact, requests.request, requests.reply],
     "Channels and subscriptions": [channels.channels, subscriptions.subscriptions, dead.dead],
     "Care": [stats.stats, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],

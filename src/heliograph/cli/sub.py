@@ -130,7 +130,7 @@ def sub(
         delivery.subscription = subscription
         _say_begin(common, subscription)
         subscription.resume()
-        return _follow(common, subscription, delivery, work, stop)
+        return follow(common, subscription, work, stop, delivery.satisfied)
 
 
 def _envelope_only(conditions: tuple[str, ...]) -> Where | None:
@@ -140,12 +140,18 @@ def _envelope_only(conditions: tuple[str, ...]) -> Where | None:
     return where
 
 
-def _follow(common: Common, subscription: Subscription, delivery: _Delivery, work: Exec | _Printing, stop: Stop) -> int:
+def follow(
+    common: Common,
+    subscription: Subscription,
+    work: Exec | _Printing,
+    stop: Stop,
+    satisfied: Callable[[SubscriptionStats], bool] = lambda _: False,
+) -> int:
     """Wait for the end: the count, a signal, or a failure that no retry can mend."""
     failure = ""
     while not stop.asked.wait(_LOOK_S):
         stats = subscription.stats()
-        if stats.state == "closed" or delivery.satisfied(stats):
+        if stats.state == "closed" or satisfied(stats):
             break
         if stats.state == "failed":
             failure = stats.last_error

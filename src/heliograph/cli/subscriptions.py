@@ -112,7 +112,7 @@ def seek(common: Common, channel: str, name: str, to: str, dry_run: bool) -> Non
     "forget",
     examples="""
 helio subscriptions forget alerts pager
-helio subscriptions forget 'sensors.>' archive  # a wildcard, with all its positions
+helio subscriptions forget 'sensors.>' archive  # on all its channels
 """,
 )
 @channel_or_pattern_argument

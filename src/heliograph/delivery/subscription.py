@@ -113,7 +113,7 @@ class Subscription:
         """Whether it has ended: its position is saved and its name is free."""
         return self._finished
 
-    def inside(self) -> bool:
+    def _inside(self) -> bool:
         """Whether this is called by its own handler, which must not wait for its own end."""
         return delivering.get() is self._control
 
@@ -152,7 +152,7 @@ class Subscription:
         late = self._finished
         self._forget = self._forget or forget
         self._control.stop()
-        if self.inside():
+        if self._inside():
             self._nudge()
             return self._finished
         ended = self._join(timeout_s)

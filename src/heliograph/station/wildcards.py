@@ -227,9 +227,9 @@ class WildcardSubscription(Subscription):
         """The sum of the positions of its channels."""
         return sum([one.position for one in self.channels.values()])
 
-    def inside(self) -> bool:
+    def _inside(self) -> bool:
         """Whether this is called by its own handler, which must not wait for its own end."""
-        return any(one.inside() for one in self.channels.values())
+        return any(one._inside() for one in self.channels.values())
 
     @property
     def state(self) -> State:
@@ -282,7 +282,7 @@ class WildcardSubscription(Subscription):
         self._forget = self._forget or forget
         self._ending.set()
         self._news.set()
-        if self.inside():
+        if self._inside():
             threading.Thread(target=self._conclude, args=(timeout_s,), name="heliograph-closing", daemon=True).start()
             return False
         return self._conclude(timeout_s)
