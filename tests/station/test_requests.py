@@ -195,6 +195,17 @@ def test_nothing_is_left_when_the_station_closes(opened: Opener, root: Path) -> 
     assert list((root / "replies").iterdir()) == []
 
 
+def test_a_channel_of_replies_that_somebody_deleted_is_made_anew(opened: Opener) -> None:
+    station, other = opened(), opened()
+    with other.reply("orders", lambda _: 1):
+        assert station.request("orders", timeout=PATIENT_S).data == 1
+        (channel,) = reply_channels(other)
+        other.delete_channel(channel)
+        eventually(lambda: not station.requests.ready)
+        assert station.request("orders", timeout=PATIENT_S).data == 1
+        assert len(reply_channels(other)) == 1
+
+
 def test_who_waits_is_told_when_the_station_closes(opened: Opener) -> None:
     station = opened()
     with ThreadPoolExecutor() as pool:

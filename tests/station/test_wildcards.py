@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.engine.arrivals import ChannelNews
 from heliograph.limits import WILDCARD_CHANNELS_MAX
 from heliograph.station import wildcards
 from tests.proof.tools import Child, eventually
@@ -270,6 +271,44 @@ def test_forgetting_removes_the_pattern_and_every_position(opened: Opener) -> No
         station.forget("motors.*", "nobody")
 
 
+def test_it_may_be_forgotten_after_it_was_closed(opened: Opener) -> None:
+    station = opened()
+    station.publish("sensors.a", 1)
+    subscription = station.subscribe("sensors.*", print, name="worker")
+    assert subscription.close()
+    assert subscription.close(forget=True)
+    assert not station.subscriptions()
+    assert station.engine.wildcards.names() == []
+
+
+@pytest.mark.parametrize("by", ["this process", "another process"])
+def test_a_new_channel_is_told_and_not_only_found(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(wildcards, "WAIT_SLICE_S", 3600.0)  # so that looking once in a while finds nothing
+    station, heard = opened(durability="os"), Heard()
+    with station.subscribe("sensors.>", heard) as subscription:
+        if by == "this process":
+            station.publish("sensors.0", 0)
+        else:
+            Child(PUBLISH, root, "sensors", 1, 1).finish()
+        eventually(lambda: heard.of("sensors.0") == [0])
+        assert isinstance(subscription, hg.WildcardSubscription)
+        opened(durability="os").delete_channel("sensors.0")
+        eventually(lambda: not subscription.channels)
+
+
+def test_a_new_channel_is_found_though_nobody_tells(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChannelNews, "tell", lambda self: None)
+    station, heard = opened(), Heard()
+    with station.subscribe("sensors.>", heard) as subscription:
+        station.publish("sensors.a", 0)
+        eventually(lambda: heard.of("sensors.a") == [0])
+        assert isinstance(subscription, hg.WildcardSubscription)
+        station.delete_channel("sensors.a")
+        eventually(lambda: not subscription.channels)
+
+
 def test_closing_the_station_closes_it(opened: Opener) -> None:
     station, heard = opened(), Heard()
     station.publish("sensors.a", 1)
@@ -345,6 +384,30 @@ def test_a_start_that_means_nothing_for_several_channels_is_refused(opened: Open
         station.subscribe("sensors.*", print, start=start)
     with pytest.raises(hg.ConfigError):
         list(station.read("sensors.*", start=start))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"timeout_s": -1},
+        {"overflow": "drop_oldest", "name": "x"},
+        {"overflow": "no"},
+        {"handler": 7},
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_work_are_refused_though_no_channel_matches(opened: Opener, options: Any) -> None:
+    station = opened()
+    with pytest.raises(hg.ConfigError):
+        station.subscribe("sensors.*", options.pop("handler", print), **options)
+
+
+def test_a_plain_subscriber_with_the_name_of_a_wildcard_keeps_its_channel(opened: Opener) -> None:
+    station = opened()
+    station.subscribe("sensors.*", print, name="worker").close()
+    with station.subscribe("sensors.a", print, name="worker"), pytest.raises(hg.SubscriptionBusy):
+        station.delete_channel("sensors.a")
 
 
 def test_bad_patterns_are_refused_at_every_door_and_leave_nothing(opened: Opener, root: Path) -> None:

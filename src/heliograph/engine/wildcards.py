@@ -67,6 +67,17 @@ class Wildcards:
             return [entry.removesuffix(".json") for entry in entries if entry.endswith(".json")]
         return []
 
+    def live(self, name: str) -> bool:
+        """Whether somebody holds the lease now."""
+        try:
+            lock = FileLock(self._directory / f"{name}.lock", self._disk, create=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return not lock.free()
+        finally:
+            lock.release()
+
     def hearing(self, channel: str) -> set[str]:
         """The names of the durable wildcards that match a channel."""
         found = set()

@@ -68,6 +68,11 @@ class Mailbox:
         finally:
             replies.close()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still listens: somebody may have deleted its channel."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Listen no more, and leave nothing behind."""
         self._closing = True

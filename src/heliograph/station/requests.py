@@ -106,22 +106,30 @@ class Requests:
     @property
     def ready(self) -> bool:
         """Whether beginning another request touches no file."""
-        return self._mailbox is not None
+        return self._mailbox is not None and self._mailbox.alive
 
     def begin(self, channel: str, timeout: Duration) -> Request:
         """Make room for a reply. Whoever calls this calls ``end``, too."""
         timeout_s = seconds(timeout)
         self._engine.check_writable()
         check_publishable(channel)
-        if self._mailbox is None:
-            with self._lock:
-                if self._mailbox is None:
-                    self._mailbox = Mailbox(self._engine, self._take)
+        mailbox = self._mailbox
+        if mailbox is None or not mailbox.alive:
+            mailbox = self._open()
         if len(self._waiting) >= REQUESTS_MAX:
             raise Busy(f"{REQUESTS_MAX} requests wait for their replies already; nothing was asked")
-        request = Request(self._mailbox.channel, channel, timeout_s)
+        request = Request(mailbox.channel, channel, timeout_s)
         self._waiting[request.id] = request
         return request
+
+    def _open(self) -> Mailbox:
+        with self._lock:
+            if self._mailbox is not None and not self._mailbox.alive:  # somebody deleted its channel
+                self._mailbox.close()
+                self._mailbox = None
+            if self._mailbox is None:
+                self._mailbox = Mailbox(self._engine, self._take)
+            return self._mailbox
 
     def end(self, request: Request) -> None:
         """Nobody waits for it any more."""

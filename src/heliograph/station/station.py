@@ -210,8 +210,8 @@ class Station:
         if is_pattern(channel):
             return self._keep(
                 subscribe_pattern(
-                    self.engine, channel, begin, handler=handler, name=name, start=start, concurrency=concurrency,
-                    paused=paused, event_loop=event_loop, on_closed=self._on_closed,
+                    self.engine, channel, begin, start=start, paused=paused, event_loop=event_loop,
+                    on_closed=self._on_closed,
                 )
             )  # fmt: skip
         self._ensure_channel(check_name(channel))
@@ -430,8 +430,9 @@ class Station:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
         self.engine.check_writable()
-        hearing = self.engine.wildcards.hearing(name)  # those drop it by themselves
-        live = [info.name for info in self.subscriptions(name) if info.live and info.name not in hearing]
+        wildcards = self.engine.wildcards
+        dropping = {wildcard for wildcard in wildcards.hearing(name) if wildcards.live(wildcard)}
+        live = [info.name for info in self.subscriptions(name) if info.live and info.name not in dropping]
         if live:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
@@ -488,7 +489,7 @@ class Station:
         check_name(name, "subscription")
         self.engine.check_writable()
         if is_pattern(channel):
-            return forget_pattern(self.engine, channel, name, self.forget)
+            return forget_pattern(self.engine, channel, name)
         check_name(channel)
         if name not in self.engine.positions.names(channel):
             raise NotFound(f"channel '{channel}' has no subscription '{name}'")

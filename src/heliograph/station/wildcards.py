@@ -8,16 +8,18 @@ known by those: see ``engine/wildcards.py``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from heliograph.clock import to_us
 from heliograph.delivery import Subscription, SubscriptionStats
+from heliograph.delivery.assembly import check_arguments
 from heliograph.delivery.gate import AsyncGate, Gate
 from heliograph.delivery.invoke import is_async
 from heliograph.delivery.statistics import combined
@@ -34,12 +36,6 @@ if TYPE_CHECKING:
     from heliograph.log.locks import FileLock
 
 logger = logging.getLogger("heliograph.wildcards")
-
-
-class Begin(Protocol):
-    """Subscribes to one channel."""
-
-    def __call__(self, channel: str, start: Start, **options: Any) -> Subscription: ...  # noqa: D102 - see the class
 
 
 class _Heard:
@@ -67,7 +63,7 @@ class WildcardSubscription(Subscription):
         pattern: Pattern,
         name: str | None,
         start: Start,
-        begin: Begin,
+        begin: Callable[..., Subscription],
         concurrency: int,
         is_async: bool,
         event_loop: Any,
@@ -281,7 +277,7 @@ class WildcardSubscription(Subscription):
             return True  # a forked child has neither the threads nor the lease
         self._forget = self._forget or forget
         self._ending.set()
-        self._news.set()
+        self.pause()  # all at once; each then has only its current message to finish
         if self._inside():
             threading.Thread(target=self._conclude, args=(timeout_s,), name="heliograph-closing", daemon=True).start()
             return False
@@ -292,46 +288,54 @@ class WildcardSubscription(Subscription):
         self._ending.set()
         with self._finishing:
             if self._finished:
+                self._forget_later()
                 return True
             self._news.set()
             if self._thread.is_alive() and self._thread is not threading.current_thread():
                 self._thread.join(timeout_s)
-            live = list(self.channels.values())
-            for one in live:
-                one.pause()  # all at once; each then has only its current message to finish
-            ended = [one.close(forget=self._forget, timeout_s=timeout_s) for one in live]
+            ended = [one.close(forget=self._forget, timeout_s=timeout_s) for one in self.channels.values()]
             self._engine.channel_news.unlisten(self._news.set)
             if self._own_loop is not None:
                 self._own_loop.end()
-            if self._wildcard_lease is not None:
-                if self._forget and self._called is not None:
+            try:
+                if self._forget and self._wildcard_lease is not None and self._called is not None:
                     self._engine.wildcards.forget(self._called)
-                self._wildcard_lease.release()
-            self._finished = True
+            finally:
+                if self._wildcard_lease is not None:
+                    self._wildcard_lease.release()
+                self._finished = True
         if self._on_closed is not None:
             self._on_closed(self)
         return all(ended)
+
+    def _forget_later(self) -> None:
+        """Closed already: take the name once more, if nobody else has."""
+        if self._forget and self._called is not None and self._engine.wildcards.load(self._called) is not None:
+            forget_pattern(self._engine, self._pattern.text, self._called)
+
+
+_CHECKED: Final = ("name", "handler", "on_gap", "concurrency", "timeout_s", "buffer", "overflow")
 
 
 def subscribe_pattern(
     engine: FilesEngine,
     text: str,
-    begin: Begin,
+    begin: functools.partial[Subscription],
     *,
-    handler: Callable[[Any], Any],
-    name: str | None,
     start: Start,
-    concurrency: int,
     paused: bool,
     event_loop: Any,
     on_closed: Callable[[Subscription], None],
 ) -> WildcardSubscription:
-    """Subscribe to every channel that matches, now and later. ``begin`` subscribes to one of them."""
+    """Subscribe to every channel that matches, now and later. ``begin`` subscribes to one, with its keywords."""
     pattern = Pattern(text)
     check_start(engine, start)
+    agreed = begin.keywords
+    check_arguments(**{argument: agreed[argument] for argument in _CHECKED})  # there may be no channel to refuse them
     subscription = WildcardSubscription(
-        engine=engine, pattern=pattern, name=name, start=start, begin=begin, concurrency=concurrency,
-        is_async=is_async(handler), event_loop=event_loop, paused=paused, on_closed=on_closed,
+        engine=engine, pattern=pattern, name=agreed["name"], start=start, begin=begin,
+        concurrency=agreed["concurrency"], is_async=is_async(agreed["handler"]), event_loop=event_loop, paused=paused,
+        on_closed=on_closed,
     )  # fmt: skip
     subscription.open()
     return subscription
@@ -345,8 +349,8 @@ def check_start(engine: FilesEngine, start: Start) -> None:
         moment_us(engine, start)
 
 
-def forget_pattern(engine: FilesEngine, text: str, name: str, forget: Callable[[str, str], None]) -> None:
-    """Remove a durable wildcard with its positions. ``forget`` removes that of one channel."""
+def forget_pattern(engine: FilesEngine, text: str, name: str) -> None:
+    """Remove a durable wildcard with its positions. It must not be live."""
     pattern = Pattern(text)
     known = engine.wildcards.load(name)
     if known is None or known.pattern != text:
@@ -356,8 +360,16 @@ def forget_pattern(engine: FilesEngine, text: str, name: str, forget: Callable[[
     try:
         for channel, subscription in engine.positions.all():
             if subscription == name and pattern.matches(channel):
-                with contextlib.suppress(NotFound):
-                    forget(channel, name)
+                _forget_position(engine, channel, name)
         engine.wildcards.forget(name)
+        engine.audit.write("subscription-forgotten", channel=text, subscription=name)
+    finally:
+        lease.release()
+
+
+def _forget_position(engine: FilesEngine, channel: str, name: str) -> None:
+    lease = engine.subscription_lease(channel, name)
+    try:
+        engine.forget_position(channel, name)
     finally:
         lease.release()
