@@ -52,8 +52,8 @@ def test_sub_counts_messages_of_all_channels(helio: Helio, station: hg.Station) 
 
 
 def test_failing_commands_of_several_channels_are_counted_once_each(helio: Helio, station: hg.Station) -> None:
-    for channel in "abc":
-        station.publish(f"sensors.{channel}", 1)
+    for channel in "abcde":
+        station.publish_many(f"sensors.{channel}", [1, 2])
     result = helio(
         "sub", "sensors.*", "--start", "first", "--name", "x", "--exec", "false", "--count", 3, "--max-retries", 2
     )

@@ -161,6 +161,33 @@ def test_a_channel_deleted_and_made_again_at_once_is_another_one(opened: Opener)
     assert heard.of("sensors.a") == [0, 1, 2, 3, 4]
 
 
+def test_nothing_is_missed_of_a_channel_made_again_before_anybody_looked(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wildcards, "WAIT_SLICE_S", 3600.0)
+    station, heard = opened(), Heard()
+    station.publish("sensors.a", "old")
+    with station.subscribe("sensors.*", heard, name="worker", start="first"):
+        eventually(lambda: heard.of("sensors.a") == ["old"])
+        with monkeypatch.context() as silence:
+            silence.setattr(ChannelNews, "tell", lambda self: None)
+            station.delete_channel("sensors.a")
+            station.publish_many("sensors.a", range(3))
+        station.engine.channel_news.tell()
+        eventually(lambda: {0, 1, 2} <= set(heard.of("sensors.a")))
+
+
+def test_a_dropped_channel_leaves_no_position(opened: Opener) -> None:
+    station, heard = opened(position_flush_ms=60_000), Heard()
+    station.publish("sensors.a", 1)
+    with station.subscribe("sensors.*", heard, name="worker", start="first") as subscription:
+        eventually(lambda: heard.all)
+        station.delete_channel("sensors.a")
+        assert isinstance(subscription, hg.WildcardSubscription)
+        eventually(lambda: not subscription.channels)
+        assert station.subscriptions() == []
+
+
 def test_a_plain_subscriber_still_keeps_its_channel_from_being_deleted(opened: Opener) -> None:
     station = opened()
     station.publish("sensors.a", 1)
@@ -545,11 +572,14 @@ def test_retention_counts_a_wildcard_that_has_not_noticed_the_channel(opened: Op
     settings = {"segment_bytes": 4096, "retention_once_read": True}
     station, heard = opened(**settings), Heard()
     station.subscribe("sensors.*", heard, name="worker").close()
-    station.publish_many("sensors.a", ["x" * 200] * 100)
+    for _ in range(10):
+        station.publish_many("sensors.a", ["x" * 200] * 10)
     with station.subscribe("sensors.a", heard, name="other", start="first") as other:
         eventually(lambda: other.stats().saved_position == 100)
         assert station.trim("sensors.a") == [], "what the wildcard is to hear was deleted"
         assert station.channel("sensors.a").first == 0
+        station.forget("sensors.*", "worker")
+        assert station.trim("sensors.a"), "nothing could have been deleted anyway"
 
 
 def test_a_backup_keeps_patterns(opened: Opener, root: Path, tmp_path: Path) -> None:
