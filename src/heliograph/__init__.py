@@ -48,6 +48,8 @@ from heliograph.errors import (
     PayloadMismatch,
     ProducerFenced,
     ReadOnly,
+    ReplyFailed,
+    ReplyTimeout,
     RetryLater,
     SchemaConflict,
     StationClosed,
@@ -56,6 +58,7 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
+from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
@@ -74,6 +77,7 @@ from heliograph.station.info import (
 )
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
+from heliograph.station.wildcards import WildcardSubscription
 
 __version__ = "0.1.0"
 
@@ -119,6 +123,7 @@ __all__ = [
     "DiskFull",
     "Draft",
     "Fenced",
+    "Filter",
     "Forked",
     "Gap",
     "GroupInfo",
@@ -143,6 +148,8 @@ __all__ = [
     "QueueSettings",
     "ReadOnly",
     "Receipt",
+    "ReplyFailed",
+    "ReplyTimeout",
     "Retry",
     "RetryLater",
     "Schedule",
@@ -161,6 +168,7 @@ __all__ = [
     "Trimmed",
     "TypeInfo",
     "UnsupportedFormat",
+    "WildcardSubscription",
     "WorkerInfo",
     "WrongStation",
     "correlation",

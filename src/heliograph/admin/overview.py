@@ -19,7 +19,7 @@ from heliograph.errors import HeliographError
 from heliograph.log.channel import ChannelSettings
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
-from heliograph.station.stats import PartitionStats
+from heliograph.station.info import PartitionStats
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

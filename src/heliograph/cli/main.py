@@ -18,6 +18,7 @@ from heliograph.cli import (
     pub,
     queue,
     read,
+    requests,
     schedule,
     settings,
     stats,
@@ -30,7 +31,7 @@ from heliograph.cli import (
 )
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
-    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
+    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact, requests.request, requests.reply],
     "Channels and subscriptions": [
         channels.channels,
         types.types,
