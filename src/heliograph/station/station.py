@@ -315,14 +315,14 @@ class Station:
         The channel may be a pattern: ``sensors.*.temp`` (one word), ``sensors.>`` (one or more). Channels made
         later are heard from their first message on. ``where`` leaves out what nobody needs to decode:
 
-        >>> import heliograph as hg, tempfile
+        >>> import heliograph as hg, tempfile, time
         >>> heard = []
         >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
         ...     wanted = hg.Filter(type="com.example.*")
         ...     with station.subscribe("sensors.>", heard.append, where=wanted):
         ...         receipt = station.publish("sensors.kitchen", 21.5, type="com.example.temp.v1")
         ...         while not heard:
-        ...             pass
+        ...             time.sleep(0.01)
         >>> heard[0].channel, heard[0].data
         ('sensors.kitchen', 21.5)
         """
