@@ -26,6 +26,8 @@ TEXTS = sorted(
 LINES_MAX = 400
 # path below src/heliograph -> why one subject needs that many lines
 LONG: dict[str, str] = {
+    "message.py": "the envelope: every attribute of it, written and read in one place",
+    "delivery/lane.py": "what becomes of a message that fails, in one course",
     "log/partition.py": "append, rotate, sync and fence change one state under one lock",
     "engine/files.py": "the port of the files engine: every method of it, a few lines each",
     "aio.py": "the public API once more, awaited",

@@ -26,7 +26,16 @@ from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.station import Station, open_station
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.info import (
+    ChannelInfo,
+    GroupInfo,
+    ProducerInfo,
+    QueueInfo,
+    SeekResult,
+    SubscriptionInfo,
+    Trimmed,
+    TypeInfo,
+)
 from heliograph.station.producer import Producer
 from heliograph.station.requests import TIMEOUT_S, Duration, seconds
 from heliograph.station.starts import Start
@@ -331,6 +340,14 @@ class AsyncStation:
     def producer(self, id: str) -> AsyncProducer:
         """A publisher that numbers its messages; see :meth:`Station.producer`."""
         return AsyncProducer(self.sync_station.producer(id))
+
+    async def producers(self, channel: str | None = None) -> list[ProducerInfo]:
+        """The producers that channels remember."""
+        return await self._call(self.sync_station.producers, channel)
+
+    async def forget_producer(self, channel: str, id: str) -> None:
+        """Make room for another producer."""
+        await self._call(self.sync_station.forget_producer, channel, id)
 
     def atomic(self) -> AsyncStep:
         """Publish to several channels, and commit what was consumed, together; see :meth:`Station.atomic`."""

@@ -111,8 +111,8 @@ def test_a_reader_that_goes_away_makes_no_dead_letter(data: Path, station: hg.St
 def test_a_deleted_channel_ends_it_with_an_error(data: Path, spawn: type[Child]) -> None:
     with hg.open(data) as station:
         station.publish("alerts", 1)
-        child = spawn("sub", "alerts", "--json", "--quiet")
-        time.sleep(1.0)
+        child = spawn("sub", "alerts", "--json", "--quiet", "--start", "first")
+        assert child.stdout.readline()
         station.delete_channel("alerts")
         code, _, err = child.end()
     assert code == 1

@@ -131,4 +131,4 @@ def test_messages_that_do_not_expire_are_not_looked_at(mini: MiniStation) -> Non
     mini.publish(*range(100))
     subscription = mini.subscribe(lambda _: None)
     eventually(lambda: subscription.position == 100)
-    assert subscription._loop.lanes.lanes[0]._now is None
+    assert subscription._parts.now()[0]._loop.lanes.lanes[0]._now is None

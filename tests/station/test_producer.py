@@ -221,10 +221,15 @@ def test_too_many_producers_are_refused_loudly_and_forgetting_makes_room(opened:
         with pytest.raises(hg.Busy, match="remembers 2 producers"):
             station.producer("c").publish(CHANNEL, "c")
         station.producer("c").publish("other", "c")  # another channel has room of its own
-        station.engine.producers.forget(CHANNEL, "a")
+        assert [(info.channel, info.producer) for info in station.producers()] == [
+            (CHANNEL, "a"),
+            (CHANNEL, "b"),
+            ("other", "c"),
+        ]
+        station.forget_producer(CHANNEL, "a")
         station.producer("c").publish(CHANNEL, "c")
         with pytest.raises(hg.NotFound):
-            station.engine.producers.forget(CHANNEL, "a")
+            station.forget_producer(CHANNEL, "a")
         assert data_of(station) == ["a", "b", "c"]
 
 
@@ -284,3 +289,37 @@ def test_dying_at_any_call_a_retry_of_everything_stores_each_once(opened: Opener
             assert [data["n"] for data in data_of(after)] == list(range(1, 9))
             after.delete_channel(CHANNEL)
     assert number > 10
+
+
+def test_a_restored_copy_remembers_what_was_trimmed_before(opened: Opener, root: Path, tmp_path: Path) -> None:
+    from heliograph.admin.backup import backup
+    from heliograph.admin.restore import restore
+
+    with opened(segment_bytes=4096) as station:
+        station.create_channel(CHANNEL, retention_bytes=1)
+        with station.producer("p") as producer:
+            for number in range(12):
+                producer.publish(CHANNEL, {"n": number, "pad": "x" * 900})
+        for number in range(40):
+            station.publish(CHANNEL, {"n": number, "pad": "x" * 900})
+        station.trim()
+        station.publish(CHANNEL, "after")
+        backup(station, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "copy")
+    with opened(tmp_path / "copy") as copy, copy.producer("p") as producer:
+        assert producer.last(CHANNEL) == 12
+
+
+def test_a_log_that_lost_its_end_is_asked_again(opened: Opener, root: Path) -> None:
+    """The checkpoint knows more than the log, which grew beyond it since."""
+    with opened() as station, station.producer("p") as producer:
+        for number in range(4):
+            producer.publish(CHANNEL, number)
+    segment = next((root / "channels" / CHANNEL / "0").glob("*.jsonl"))
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(lines[:2]))
+    with opened() as station:
+        for _ in range(5):
+            station.publish(CHANNEL, "others")
+        with station.producer("p") as producer:
+            assert producer.last(CHANNEL) == 2

@@ -120,6 +120,7 @@ class _Backup:
         self._copy_small("station.json")
         self._copy_positions()
         self._copy_schedule()
+        self._copy_steps_and_producers()
         for name in names:
             self._copy_channel(name)
         self._copy_rest()
@@ -177,6 +178,13 @@ class _Backup:
             if self._station.timetable.copy_to(path):
                 with path.open("rb") as file:
                     self._copies.copy(f"schedule/{FILE}", _file_of(file))
+
+    def _copy_steps_and_producers(self) -> None:
+        """Before the channels: a step is then finished in the copy, and no checkpoint is ahead of its log."""
+        for folder in ("atomic", "producers/epochs", "producers/channels"):
+            for path in sorted((self._root / folder).rglob("*")):
+                if path.is_file() and path.suffix in (".json", "") and not path.name.startswith("."):
+                    self._copy_small(path.relative_to(self._root).as_posix())
 
     def _copy_channel(self, name: str) -> None:
         """Copy one channel; again if it was deleted and made anew meanwhile, not at all if it is gone."""

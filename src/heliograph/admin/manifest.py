@@ -26,7 +26,9 @@ from heliograph.log.locks import FileLock
 FORMAT: Final = 1
 NAME: Final = "manifest.json"
 LOCK: Final = "backup.lock"
-PARTS: Final = frozenset(["station.json", "channels", "subscriptions", "patterns", "audit", "dead", "schedule"])
+PARTS: Final = frozenset(
+    ["station.json", "channels", "subscriptions", "patterns", "audit", "dead", "schedule", "producers", "atomic"]
+)
 """What a station's directory has that a backup holds; the rest is derived, or belongs to this machine."""
 
 _extend = google_crc32c.extend

@@ -50,6 +50,7 @@ CHANNEL: Final = Channel("channel")
 CHANNEL_OR_PATTERN: Final = ChannelOrPattern("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
+PRODUCER: Final = Name("producer")
 SCHEDULE: Final = Name("schedule")
 
 partition_option = click.option(

@@ -62,7 +62,7 @@ helio pub alerts '{"message": "disk full", "level": 3}' --key host2
 helio pub alerts '{"level": 3}' --type com.example.alert.v1 -H region=eu
 tail -F /var/log/syslog | helio pub logs --as text  # each line is a message
 helio pub photos --file cat.jpg --as bytes
-helio pub prices null --as json --key ACME          # deletes the key: see retention_compact
+helio pub prices null --as json --key ACME          # no data: deletes the key
 helio pub test hello --count 1000 --rate 50         # fifty a second
 helio pub alerts 'wake up' --delay 10m              # or --at 2026-11-16T06Z
 helio pub prices '{"eur": 1.08}' --ttl 30s          # useless after that

@@ -44,6 +44,7 @@ class Parts:
         self.holder = holder
         self.paused = paused
         self.closing = False
+        self.stopped = False
         self.finished = False
         self.forget = False
         self.past = Counters()
@@ -100,6 +101,7 @@ class Parts:
         self.holder.stop()
         for part in parts:
             part.stop()
+        self.stopped = True
         return parts
 
     def finish(self) -> None:

@@ -86,7 +86,7 @@ class Subscription:
     @property
     def state(self) -> State:
         """What it is doing."""
-        if self._parts.closing:
+        if self._parts.stopped or self._parts.finished:
             return "closed"
         states = {part.state for part in self._parts.now()}
         if "failed" in states:

@@ -1,13 +1,14 @@
 """Who numbers messages, and how far each has come in which channel.
 
     producers/epochs/importer                  8 bytes, mapped by every process that is this producer: the valid epoch
-    producers/channels/orders/importer.json    {"incarnation":"k3f9q2","seq":17,"covered":[41,38]}
+    producers/channels/orders/importer.json    {"incarnation":"k3f9q2","seq":17,"at":[0,40],"covered":[41,38]}
     producers/channels/orders/importer.lock    held while the latter is changed
 
 The log itself says which numbers are stored: every line carries ``producer`` and ``producerseq`` (epoch/number).
 The JSON file is a checkpoint that spares reading all of it: ``seq`` is the largest number below the ``covered``
-offsets, one per partition. It is written after those are synced, distrusted when it is ahead of the log or of another
-incarnation, and renewed before lines that it does not cover are removed.
+offsets, one per partition, and ``at`` the partition and offset of its message. It is written after those are synced,
+distrusted when it is ahead of the log or that message is not there any more, and renewed before lines that it does
+not cover are removed.
 
 Whoever opens a producer begins a new epoch: it is written to the mapped word. Before it uses a channel it takes every
 partition's append lock once. Appends of the epoch before ask for that word under the same lock, so each of them
@@ -22,7 +23,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +36,7 @@ from heliograph.names import check_name
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
+    from heliograph.engine.port import Bounds
 
 _EPOCH_BYTES: Final = 8
 _LOCK_S: Final = 10.0
@@ -45,7 +47,16 @@ class ProducerState(msgspec.Struct, frozen=True, kw_only=True):
 
     incarnation: str = ""
     seq: int = 0
+    at: list[int] = []
     covered: list[int] = []
+
+
+class Last(NamedTuple):
+    """The largest number of a producer, and where its message is."""
+
+    seq: int = 0
+    partition: int = 0
+    offset: int = -1
 
 
 class _Numbered(msgspec.Struct):
@@ -227,26 +238,41 @@ class Producers:
         incarnation = self._engine.incarnation(channel)
         bounds = [self._engine.bounds(channel, number) for number in range(count)]
         covered = [*state.covered, *[0] * count][:count]
-        seq = state.seq
+        last = Last(state.seq, *state.at) if state.at else Last()
         ahead = any(done > bound.next for done, bound in zip(covered, bounds, strict=True))
-        trimmed = all(done <= bound.first for done, bound in zip(covered, bounds, strict=True))
-        if ahead or (state.incarnation != incarnation and not trimmed):  # not the log that it was made for
-            covered, seq = [0] * count, 0
+        if ahead or (state.incarnation != incarnation and not self._still_there(channel, producer, last, bounds)):
+            covered, last = [0] * count, Last()  # not the log that it was made for: read all of it
         for number, bound in enumerate(bounds):
-            seq = max(seq, self._largest(channel, number, producer, max(covered[number], bound.first), bound.next))
-        return ProducerState(incarnation=incarnation, seq=seq, covered=[bound.next for bound in bounds])
+            first = max(covered[number], bound.first)
+            last = max(last, self._largest(channel, number, producer, first, bound.next))
+        return ProducerState(
+            incarnation=incarnation,
+            seq=last.seq,
+            at=[last.partition, last.offset] if last.seq else [],
+            covered=[bound.next for bound in bounds],
+        )
 
-    def _largest(self, channel: str, number: int, producer: str, first: int, following: int) -> int:
-        """The largest number of a producer in a stretch of a partition; 0 if it has none there."""
+    def _still_there(self, channel: str, producer: str, last: Last, bounds: list[Bounds]) -> bool:
+        """Whether a log that lives anew still has the producer's last message, or removed it as the oldest."""
+        if not last.seq or last.offset < bounds[last.partition].first:
+            return True
+        return self._largest(channel, last.partition, producer, last.offset, last.offset + 1) == last
+
+    def _largest(self, channel: str, number: int, producer: str, first: int, following: int) -> Last:
+        """A producer's last message in a stretch of a partition."""
         pattern = b'"producer":' + msgspec.json.encode(producer)
-        largest = 0
+        largest = Last()
         cursor = LogCursor(self._engine.log(channel, number), first, self._disk)
         with contextlib.closing(cursor):
             while cursor.offset < following and (chunk := cursor.read()) is not None:
-                if pattern in chunk.data:
-                    largest = max(largest, *[_seq_in(line, producer) for line in chunk.data.split(b"\n")])
-                for _, line in chunk.numbered or ():
-                    largest = max(largest, _seq_in(line, producer))
+                if chunk.numbered is not None:
+                    lines = chunk.numbered
+                elif pattern in chunk.data:
+                    lines = list(enumerate(chunk.data.split(b"\n"), chunk.first))
+                else:
+                    continue
+                found = [Last(_seq_in(line, producer), number, at) for at, line in lines if at < following]
+                largest = max(largest, *found)
         return largest
 
 

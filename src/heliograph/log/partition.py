@@ -401,7 +401,7 @@ class Partition(HeldLog):
     def sync_through(self, offset: int) -> None:
         """Make sure that everything before ``offset`` is on disk, whoever wrote it."""
         with contextlib.suppress(TornHead):  # settling repairs it
-            if self.head.load().synced_next >= offset:
+            if self.fields().synced_next >= offset:
                 return
         self.settle()
 

@@ -130,6 +130,15 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime
 
 
+class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer that a channel remembers. ``last`` is the number of its last message as of its last checkpoint."""
+
+    channel: str
+    producer: str
+    epoch: int
+    last: int
+
+
 class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
     """One partition of a group: who delivers it, and how far it has come. ``worker`` is None while nobody does."""
 

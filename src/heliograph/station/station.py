@@ -30,7 +30,16 @@ from heliograph.names import check_name, check_ownable
 from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
 from heliograph.station.atomic import Step
-from heliograph.station.info import ChannelInfo, GroupInfo, QueueInfo, SeekResult, SubscriptionInfo, Trimmed, TypeInfo
+from heliograph.station.info import (
+    ChannelInfo,
+    GroupInfo,
+    ProducerInfo,
+    QueueInfo,
+    SeekResult,
+    SubscriptionInfo,
+    Trimmed,
+    TypeInfo,
+)
 from heliograph.station.merging import AnyRange, open_any
 from heliograph.station.observer import Observer
 from heliograph.station.producer import Producer
@@ -200,6 +209,24 @@ class Station:
         """
         self.engine.check_writable()
         return Producer(self.engine, self.publisher, id)
+
+    @explaining("cannot list the producers")
+    def producers(self, channel: str | None = None) -> list[ProducerInfo]:
+        """The producers that channels remember, of one channel or of all."""
+        names = self.engine.channel_names() if channel is None else [check_name(channel)]
+        known = self.engine.producers
+        return [
+            ProducerInfo(channel=name, producer=producer, epoch=known.epoch(producer), last=state.seq)
+            for name in names
+            for producer, state in known.states(name).items()
+        ]
+
+    @explaining("cannot forget the producer")
+    def forget_producer(self, channel: str, id: str) -> None:
+        """Make room for another producer: what this one publishes again is not recognised any more."""
+        self.engine.check_writable()
+        self.engine.producers.forget(channel, id)
+        self.engine.audit.write("producer-forgotten", channel=channel, producer=id)
 
     def atomic(self) -> Step:
         """Publish to several channels, and commit what was consumed, together or not at all.

@@ -1,0 +1,285 @@
+"""From what is handed to ``publish`` to the publisher's part of a line: checked and encoded, before any lock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+import uuid_utils
+
+from heliograph import context
+from heliograph.config import Config
+from heliograph.engine.files import FilesEngine
+from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
+from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
+from heliograph.log.commit import FormTicket, GroupCommit, Ticket
+from heliograph.log.lines import TAIL_BYTES_MAX, Form
+from heliograph.log.partition import Partition
+from heliograph.message import (
+    Draft,
+    HeaderValue,
+    Timestamps,
+    attributes,
+    bytes_data,
+    check_id,
+    template,
+    time_us,
+)
+from heliograph.names import check_publishable
+from heliograph.payloads import DEFAULT_TYPE, Payloads, encode
+from heliograph.station.partitioning import Partitioner
+from heliograph.station.stats import ChannelMeter, Meters
+from heliograph.station.types import Types
+
+_crc = google_crc32c.value
+_modules = sys.modules
+TRACING = "opentelemetry.trace"
+service_name = context.service_name
+context_correlation_id = context.correlation_id
+_uuid7 = uuid_utils.uuid7
+_BYTES = (bytes, bytearray, memoryview)
+SPECIAL = {Draft, *_BYTES}
+BYTES_TYPE = "heliograph.bytes.v1"
+_UNCHECKED = ""  # no type's name: the route of a registered type before its schema was looked at
+Callback = Callable[[list[Ticket]], None]
+
+
+class Route:
+    """What is the same for every message that a publisher sends to a channel with a type and a service."""
+
+    __slots__ = ("form", "layout", "line", "log", "meter", "plain", "second_us", "template", "type_name")
+
+    def __init__(self, template: bytes, type_name: str, meter: ChannelMeter, *, plain: bool) -> None:
+        self.template = template
+        self.line = template + b',"data":%b'
+        self.type_name = type_name
+        self.meter = meter
+        self.plain = plain  # data of no registered type: encoded as it is
+        self.layout = -1  # of the engine when the channel was seen to have a single partition,
+        self.log: Partition | GroupCommit  # which is this
+        self.second_us = 0  # when the second began that the form has in it
+        self.form = Form(b"")
+
+    def bake(self, now_us: int, timestamps: Timestamps) -> int:
+        """Put the second into the form, which then serves for the rest of it; returns the microseconds."""
+        microseconds = now_us % 1_000_000
+        self.second_us = now_us - microseconds
+        begin = self.template % (b"%b", timestamps.format(self.second_us).replace(b"000000Z", b"%06dZ"))
+        self.form = Form(begin + b',"data":%b')
+        return microseconds
+
+
+class Envelopes:
+    """Encodes messages, each once."""
+
+    def __init__(self, engine: FilesEngine, payloads: Payloads, types: Types, config: Config, meters: Meters) -> None:
+        self._engine = engine
+        self._payloads = payloads
+        self._types = types
+        self._meters = meters
+        self._max_body_bytes = config.messages.max_bytes - TAIL_BYTES_MAX
+        self._service = config.service
+        self._station = engine.name
+        self.partitioner = Partitioner(engine)
+        self._timestamps = Timestamps()
+        self._routes: dict[tuple[str, str | None, str | None], Route] = {}
+        self._time_ns = engine.clock.time_ns
+        self._monotonic_ns = engine.clock.monotonic_ns
+        publishing = config.publishing
+        self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
+
+    def forget_routes(self) -> None:
+        """A type was registered: look again how each is encoded, and at its schema."""
+        self._routes = {}
+        self._types.forget()
+
+    def forget_channel(self, channel: str) -> None:
+        """A channel was deleted, or made anew: look at the schemas again that it has."""
+        self._routes = {key: route for key, route in self._routes.items() if key[0] != channel}
+        self._types.forget(channel)
+
+    def _source(self) -> str:
+        service = service_name() or self._service
+        return f"{self._station}/{service}" if service else self._station
+
+    def _route(self, channel: str, type_name: str | None) -> Route:
+        """Check channel and type, once for all messages that have them."""
+        self._engine.check_writable()
+        check_publishable(channel)
+        name = DEFAULT_TYPE if type_name is None else self._payloads.checked(type_name)
+        key = (channel, type_name, service_name())
+        route = self._routes.get(key)
+        if route is not None:
+            return route
+        infers = type_name is None and self._payloads.registered > 0
+        registered = self._payloads.decoder(name) is not None
+        route = Route(
+            template(channel, name, self._source()), _UNCHECKED if registered else name, self._meters.of(channel),
+            plain=not infers and not registered,
+        )  # fmt: skip
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes = {}
+        self._routes[key] = route
+        return route
+
+    def _body(
+        self, route: Route, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
+        message_id: str | None, now_us: int, own: bytes = b"",
+    ) -> tuple[bytes, str]:  # fmt: skip
+        """The publisher's part of a line, and the message's id. ``own`` are attributes that only we may set."""
+        if message_id is None:
+            message_id = str(_uuid7())
+            id_bytes = message_id.encode()
+        else:
+            id_bytes = check_id(message_id)
+        stamp = self._timestamps.format(now_us)
+        if correlation_id is None:
+            correlation_id = context_correlation_id()
+        traceparent = context.traceparent() if TRACING in _modules else None
+        simple = key is None and not (correlation_id or traceparent or subject or headers or own)
+        if simple and route.plain and not isinstance(data, _BYTES):
+            body = route.line % (id_bytes, stamp, encode(data))
+        else:
+            name, encoded = self._data(type_name, data)
+            begin = route.template
+            if name != route.type_name:
+                begin = self._begin(route, channel, type_name, name)
+            extra = attributes(key, correlation_id, traceparent, subject, headers) + own
+            body = begin % (id_bytes, stamp) + extra + encoded
+        if len(body) > self._max_body_bytes:
+            self._too_large(len(body), channel)
+        return body, message_id
+
+    def _begin(self, route: Route, channel: str, said: str | None, type_name: str) -> bytes:
+        """The template for the first message of a registered type, or one whose data told its type."""
+        self._types.check(channel, type_name)
+        if said is None:
+            return template(channel, type_name, self._source())
+        route.type_name = type_name  # nobody has to look again
+        return route.template
+
+    def body(
+        self, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
+        message_id: str | None, own: bytes = b"",
+    ) -> tuple[bytes, str]:  # fmt: skip
+        """The publisher's part of a line, checked and encoded but not appended, and the message's id."""
+        route = self._route(channel, type_name)
+        now_us = self._time_ns() // 1000
+        return self._body(
+            route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us, own
+        )
+
+    def prepare(
+        self, channel: str, data: Any, type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
+        message_id: str | None, callback: Callback,
+    ) -> tuple[Ticket, str]:  # fmt: skip
+        """A ticket for one message that another thread will commit, and its id."""
+        route = self._route(channel, type_name)
+        now_us = self._time_ns() // 1000
+        try:
+            body, message_id = self._body(
+                route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us
+            )
+        except HeliographError:
+            route.meter.refused += 1
+            raise
+        return Ticket((body,), (_crc(body),), now_us, callback=callback), message_id
+
+    def _data(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
+        if isinstance(data, _BYTES):
+            type_name = BYTES_TYPE if type_name is None else self._payloads.checked(type_name)
+            if self._payloads.decoder(type_name) is not None:
+                raise PayloadMismatch(f"{type_name} is registered for objects; publish bytes under another type")
+            return type_name, bytes_data(data)
+        type_name, encoded = self._payloads.check_and_encode(type_name, data)
+        return type_name, b',"data":' + encoded
+
+    def _check_size(self, size: int, channel: str) -> None:
+        if size > self._max_body_bytes:
+            self._too_large(size, channel)
+
+    def _too_large(self, size: int, channel: str) -> None:
+        raise MessageTooLarge(
+            f"a message for '{channel}' has about {size + TAIL_BYTES_MAX} bytes, messages.max_bytes is "
+            f"{self._max_body_bytes + TAIL_BYTES_MAX}. Publish a reference to the data instead, or raise the limit."
+        )
+
+    def prepare_many(
+        self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, callback: Callback | None = None,
+        own: Sequence[bytes] | None = None,
+    ) -> tuple[Ticket, list[str]]:  # fmt: skip
+        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written.
+
+        ``own`` are attributes that only we may set, one for each message.
+        """
+        self._route(channel, type_name)
+        batch = payloads if isinstance(payloads, list) else list(payloads)
+        if len(batch) > BATCH_MESSAGES_MAX:
+            raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
+        now_us = self._engine.clock.time_ns() // 1000
+        correlation_id = correlation_id or context.correlation_id()
+        extra = attributes(key, correlation_id, context.traceparent(), None, headers)
+        ticket: Ticket | None = None
+        if own is None and SPECIAL.isdisjoint(map(type, batch)):
+            ticket, ids = self._plain_ticket(channel, batch, type_name, extra, now_us, callback)
+        if ticket is None:
+            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us, own)
+            self._check_size(max(map(len, bodies), default=0), channel)
+            ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
+            self._set_event_times(ticket, batch)
+        if ticket.size > BATCH_BYTES_MAX:
+            raise MessageTooLarge(f"the batch has {ticket.size} bytes, at most {BATCH_BYTES_MAX} fit one atomic append")
+        return ticket, ids
+
+    def _plain_ticket(
+        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, now_us: int,
+        callback: Callback | None,
+    ) -> tuple[Ticket | None, list[str]]:  # fmt: skip
+        """A ticket for a batch whose messages differ only in their data; None if their types differ, too."""
+        names, encoded = self._payloads.check_and_encode_many(type_name, batch)
+        if len(set(names)) > 1:
+            return None, []
+        ids = [str(_uuid7()) for _ in encoded]
+        name = names[0] if names else DEFAULT_TYPE
+        self._types.check(channel, name)
+        begin = template(channel, name, self._source()) % (b"%b", self._timestamps.format(now_us))
+        form = begin + extra.replace(b"%", b"%%") + b',"data":%b'
+        self._check_size(len(form) + 36 + max(map(len, encoded), default=0), channel)
+        return FormTicket(form, [one.encode() for one in ids], encoded, now_us, callback=callback), ids
+
+    def _mixed_bodies(
+        self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, now_us: int,
+        own: Sequence[bytes] | None,
+    ) -> tuple[list[bytes], list[str]]:  # fmt: skip
+        bodies, ids = [], []
+        source, traceparent = self._source(), context.traceparent()
+        for at, item in enumerate(batch):
+            draft = item if isinstance(item, Draft) else Draft(data=item)
+            try:
+                name, encoded = self._data(draft.type or type_name, draft.data)
+                self._types.check(channel, name)
+                extra = attributes(
+                    key if draft.key is None else draft.key, draft.correlation_id or correlation_id, traceparent,
+                    draft.subject, {**(headers or {}), **(draft.headers or {})},
+                )  # fmt: skip
+                message_id = str(_uuid7()) if draft.id is None else draft.id
+                moment = now_us if draft.time is None else time_us(draft.time)
+                begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
+            except InvalidMessage as error:
+                raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
+            bodies.append(begin + extra + (own[at] if own else b"") + encoded)
+            ids.append(message_id)
+        return bodies, ids
+
+    def _set_event_times(self, ticket: Ticket, batch: list[Any]) -> None:
+        moments = [time_us(item.time) for item in batch if isinstance(item, Draft) and item.time is not None]
+        if moments:
+            ticket.min_us = min(ticket.now_us, *moments)
+            ticket.max_us = max(moments) if len(moments) == len(batch) else max(ticket.now_us, *moments)
