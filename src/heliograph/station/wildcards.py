@@ -238,9 +238,9 @@ class WildcardSubscription(Subscription):
         """Whether it has ended: its positions are saved and its name is free."""
         return self._finished
 
-    def inside(self) -> bool:
+    def _inside(self) -> bool:
         """Whether this is called by its own handler, which must not wait for its own end."""
-        return any(one.inside() for one in self.channels.values())
+        return any(one._inside() for one in self.channels.values())
 
     @property
     def state(self) -> State:
@@ -294,7 +294,7 @@ class WildcardSubscription(Subscription):
         self._forget = self._forget or forget
         self._ending.set()
         self.pause()  # all at once; each then has only its current message to finish
-        if self.inside():
+        if self._inside():
             threading.Thread(target=self._conclude, args=(timeout_s,), name="heliograph-closing", daemon=True).start()
             return False
         return self._conclude(timeout_s)

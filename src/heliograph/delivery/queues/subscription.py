@@ -117,7 +117,7 @@ class QueueSubscription(Subscription):
         """Whether it has ended: what it held was given back."""
         return self._finished
 
-    def inside(self) -> bool:
+    def _inside(self) -> bool:
         """Whether this is called by its own handler."""
         return delivering.get() is self._control
 
@@ -151,7 +151,7 @@ class QueueSubscription(Subscription):
             return True
         self._forget = self._forget or forget
         self._control.stop()
-        if self.inside():
+        if self._inside():
             return self._finished
         ended = self._join(timeout_s)
         if not ended:
