@@ -14,7 +14,7 @@ import pytest
 from heliograph.log.directory import DataDirectory
 from heliograph.station import Station, open_station
 from tests.opening import Opener
-from tests.proof.tools import Child
+from tests.proof.tools import Child, eventually
 
 CHANNEL = "events"
 
@@ -306,3 +306,23 @@ def test_a_restored_copy_that_got_the_same_inodes_is_a_new_life(tmp_path: Path) 
     (data / "station.json").write_text(json.dumps(recorded))
     with open_station(data) as station:
         assert station.channel("events").incarnation != before
+
+
+def test_a_deletion_that_was_killed_in_the_middle_leaves_no_position_for_the_next_life(
+    opened: Opener, root: Path
+) -> None:
+    with opened() as station:
+        station.publish_many("events", [1, 2, 3])
+        station.publish("kept", 1)
+        for channel in ("events", "kept"):
+            station.subscribe(channel, print, name="w", start="first").close()
+        with station.producer("p") as producer:
+            producer.publish("events", 4)
+    shutil.rmtree(root / "channels" / "events")  # as far as it came
+    with opened() as station:
+        assert [info.channel for info in station.subscriptions()] == ["kept"]
+        assert station.producers() == []
+        station.publish("events", 5)
+        seen: list[int] = []
+        with station.subscribe("events", lambda message: seen.append(message.data), name="w", start="first"):
+            eventually(lambda: seen == [5])
