@@ -16,7 +16,19 @@ from bench.harness import ROOT, Bench, NotRun, Row
 from bench.observe import wait_until_calm
 from bench.report import draw, print_table, results_of, save
 
-SUBJECTS = ("durable", "interval", "subscribing", "latency", "queues", "nats", "history", "schedule", "size")
+SUBJECTS = (
+    "durable",
+    "interval",
+    "subscribing",
+    "latency",
+    "producers",
+    "groups",
+    "queues",
+    "nats",
+    "history",
+    "schedule",
+    "size",
+)
 RESULTS = ROOT / "bench" / "results"
 
 
