@@ -28,6 +28,7 @@ from bench.samples import CHANNEL, PAYLOADS, TYPE
 PAUSE_S = 0.001
 CLOCK = struct.Struct("=q")
 ANSWER_S = 30.0
+ASKED = "asked"
 
 Ping = Callable[[], object]
 Contest = tuple[Ping, socket.socket]
@@ -50,6 +51,7 @@ def run(bench: Bench) -> list[Row]:
             middles, tails = measure(bench, {"raw": contests[raw], "ours": contests[ours]}, count)
             for what, rounds in (("p50", middles), ("p99", tails)):
                 rows.append(compare("latency", f"{way}, {what}", rounds, "ours", unit="µs", raw_is=raw_is))
+        rows.append(asking(bench, path / "asking", contests["process-raw"], stack, count))
     return rows + idle(bench)
 
 
@@ -81,6 +83,31 @@ def latencies_us(ping: Ping, answers: socket.socket, count: int) -> list[float]:
         (arrived_ns,) = CLOCK.unpack(answers.recv(CLOCK.size))
         found.append((arrived_ns - sent_ns) / 1000)
     return found
+
+
+def asking(bench: Bench, path: Path, raw: Contest, stack: ExitStack, count: int) -> Row:
+    """There and back: a request to another process and its reply."""
+    station = stack.enter_context(hg.open(path, name="bench", durability="interval"))
+    stack.enter_context(receiver(path, "interval"))
+    ping, answers = raw
+    trips: dict[str, Ping] = {
+        "raw": lambda: (ping(), answers.recv(CLOCK.size)),
+        "ours": lambda: station.request(ASKED, PAYLOADS[0], type=TYPE, timeout=ANSWER_S),
+    }
+    rounds = bench.measure({name: partial(round_trip_us, trip, count) for name, trip in trips.items()})
+    raw_is = "socket between processes, there and back"
+    return compare("latency", "request and reply between processes, p50", rounds, "ours", unit="µs", raw_is=raw_is)
+
+
+def round_trip_us(trip: Ping, count: int) -> float:
+    """The median of some trips, each after a pause."""
+    found = []
+    for _ in range(count):
+        sleep(PAUSE_S)
+        sent_ns = monotonic_ns()
+        trip()
+        found.append((monotonic_ns() - sent_ns) / 1000)
+    return median(found)
 
 
 # -- the contestants --------------------------------------------------------------------------------------------
@@ -168,6 +195,7 @@ def receive(line: Connection, path: Path | None, durability: str) -> None:
             echo(its)
         else:
             with hg.open(path, durability=durability) as station, station.subscribe(CHANNEL, answer_to(its)):
+                station.reply(ASKED, lambda request: request.data)
                 its.send(b"!")
                 its.recv(1)
 

@@ -48,6 +48,8 @@ from heliograph.errors import (
     PayloadMismatch,
     ProducerFenced,
     ReadOnly,
+    ReplyFailed,
+    ReplyTimeout,
     RetryLater,
     SchemaConflict,
     StationClosed,
@@ -56,6 +58,7 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
+from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
@@ -75,6 +78,7 @@ from heliograph.station.info import (
 )
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
+from heliograph.station.wildcards import WildcardSubscription
 
 __version__ = "0.1.0"
 
@@ -120,6 +124,7 @@ __all__ = [
     "DiskFull",
     "Draft",
     "Fenced",
+    "Filter",
     "Forked",
     "Gap",
     "GroupInfo",
@@ -145,6 +150,8 @@ __all__ = [
     "QueueSettings",
     "ReadOnly",
     "Receipt",
+    "ReplyFailed",
+    "ReplyTimeout",
     "Retry",
     "RetryLater",
     "Schedule",
@@ -163,6 +170,7 @@ __all__ = [
     "Trimmed",
     "TypeInfo",
     "UnsupportedFormat",
+    "WildcardSubscription",
     "WorkerInfo",
     "WrongStation",
     "correlation",

@@ -19,6 +19,7 @@ from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.delivery.queues.awaited import AsyncQueue
 from heliograph.errors import Busy, NotFound, StationClosed
+from heliograph.filters import Choice
 from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
@@ -36,6 +37,7 @@ from heliograph.station.info import (
     TypeInfo,
 )
 from heliograph.station.producer import Producer
+from heliograph.station.requests import TIMEOUT_S, Duration, seconds
 from heliograph.station.starts import Start
 from heliograph.station.stats import StationStats
 
@@ -445,6 +447,7 @@ class AsyncStation:
         overflow: OverflowPolicy = "block",
         on_gap: OnGap | None = None,
         paused: bool = False,
+        where: Choice | None = None,
         queue: bool = False,
         visibility_s: float | timedelta | None = None,
         max_in_flight: int | None = None,
@@ -466,6 +469,7 @@ class AsyncStation:
                 overflow=overflow,
                 on_gap=on_gap,
                 paused=paused,
+                where=where,
                 event_loop=self._loop,
                 queue=queue,
                 visibility_s=visibility_s,
@@ -523,9 +527,10 @@ class AsyncStation:
         partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
+        where: Choice | None = None,
     ) -> AsyncIterator[Message]:
         """Iterate over messages; see :meth:`Station.read`."""
-        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, partition)
+        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, partition, where)
         try:
             while not pieces.done:
                 messages = await self._call(pieces.next, WAIT_SLICE_S)
@@ -533,6 +538,46 @@ class AsyncStation:
                     yield message
         finally:
             await self._call(pieces.close)
+
+    async def request(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        timeout: Duration = TIMEOUT_S,  # noqa: ASYNC109 - the same meaning as in the synchronous station
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+    ) -> Message:
+        """Publish a request and wait for its reply; see :meth:`Station.request`."""
+        requests = self.sync_station.requests
+        until = self._loop.time() + seconds(timeout)
+        if requests.ready:
+            request = requests.begin(channel, timeout)
+        else:  # making the channel of replies touches the disk
+            request = await self._call(requests.begin, channel, timeout)
+        try:
+            await self.publish(
+                channel, data, type=type, key=key, headers=request.headers(headers), correlation_id=correlation_id,
+                subject=subject, id=request.id,
+            )  # fmt: skip
+            async with asyncio.timeout_at(until):
+                return await asyncio.wrap_future(request.future)
+        except TimeoutError:
+            raise request.timed_out() from None
+        finally:
+            requests.end(request)
+
+    async def reply(
+        self, channel: str, handler: Callable[[Any], Any], *, name: str | None = None, **options: Any
+    ) -> AsyncSubscription:
+        """Answer the requests of a channel; see :meth:`Station.reply`."""
+        subscription = await asyncio.to_thread(
+            lambda: self.sync_station.reply(channel, handler, name=name, event_loop=self._loop, **options)
+        )
+        return AsyncSubscription(subscription)
 
     async def _call(self, function: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
         return await asyncio.to_thread(lambda: function(*arguments, **named))
@@ -545,9 +590,9 @@ class AsyncStation:
         """Take a message out of the log for good."""
         return await self._call(self.sync_station.redact, id, channel=channel, reason=reason)
 
-    async def channels(self) -> list[ChannelInfo]:
+    async def channels(self, *, replies: bool = False) -> list[ChannelInfo]:
         """Every channel of the station."""
-        return await self._call(self.sync_station.channels)
+        return await self._call(self.sync_station.channels, replies=replies)
 
     async def channel(self, name: str) -> ChannelInfo:
         """One channel as it is now."""

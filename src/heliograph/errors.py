@@ -26,6 +26,8 @@ The tree::
     │   ├── OutcomeUnknown     a sync failed: the message may or may not survive
     │   ├── Fenced             an earlier sync failed; repair before publishing again
     │   └── Damaged            bytes on disk do not match their checksums
+    ├── ReplyTimeout           nobody replied to a request in time
+    ├── ReplyFailed            the handler of a request gave up
     └── RetryLater             raised by a handler: deliver this message again, after some seconds
 """
 
@@ -126,6 +128,19 @@ class Fenced(StorageError):
 
 class Damaged(StorageError):
     """Bytes on disk do not match their checksums."""
+
+
+class ReplyTimeout(HeliographError, TimeoutError):
+    """Nobody replied in time. The request is in the log all the same; a reply that comes later is ignored."""
+
+
+class ReplyFailed(HeliographError):
+    """The handler of a request gave up. ``error_type`` names what it raised; ``reply`` is the whole message."""
+
+    def __init__(self, reason: str, error_type: str = "", reply: object = None) -> None:
+        super().__init__(reason)
+        self.error_type = error_type
+        self.reply = reply
 
 
 class RetryLater(HeliographError):

@@ -71,6 +71,12 @@ SEGMENT_BYTES_MIN = 4 * 1024
 SHARED_BATCHES = 16
 """Decoded batches a partition keeps for its other subscribers."""
 
+WILDCARD_CHANNELS_MAX = 1_000
+"""Most channels one wildcard subscription hears: each has a thread and some open files."""
+
+REQUESTS_MAX = 100_000
+"""Most requests of one station that wait for their replies at once."""
+
 COPY_BYTES = 1024 * 1024
 """Buffer for whole-file work: copying, checking, compressing."""
 

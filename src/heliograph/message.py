@@ -210,21 +210,25 @@ PayloadDecoder = Callable[[str], Callable[[bytes], Any] | None]
 
 
 def decode_lines(
-    data: bytes, first: int, following: int, partition: int, payload_decoder: PayloadDecoder | None
-) -> list[Message] | None:
-    """Decode the lines of offsets ``first`` to ``following - 1``; None if any of them needs a closer look."""
+    data: bytes, first: int, following: int, partition: int, payload_decoder: PayloadDecoder | None,
+    numbered: dict[int, bytes] | None = None,
+) -> list[Message] | None:  # fmt: skip
+    """Decode the lines of offsets ``first`` to ``following - 1``, or those that are numbered.
+
+    None if any of them needs a closer look.
+    """
     decoder: Any = _decoder if payload_decoder is None else _undecoded
-    before = _decoding.set(Lines(data, first, partition))
+    before = _decoding.set(Lines(data, first, partition, numbered))
     try:
         messages: list[Message] = decoder.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     finally:
         _decoding.reset(before)
-    if len(messages) == following - first:
+    if numbered is None and len(messages) == following - first:
         deque(map(_set_offset, messages, count(first)), maxlen=0)
-    elif messages or data.strip(b" \n"):  # blank lines: offsets are not consecutive
-        offsets = [offset for offset, line in enumerate(data.split(b"\n"), first) if line.strip(b" ")]
+    elif messages or data.strip(b" \n"):  # some were left out, or blank lines: offsets are not consecutive
+        offsets = numbered or [offset for offset, line in enumerate(data.split(b"\n"), first) if line.strip(b" ")]
         if len(messages) != len(offsets):
             return None
         deque(map(_set_offset, messages, offsets), maxlen=0)

@@ -9,6 +9,9 @@ from heliograph.errors import InvalidName
 from heliograph.limits import NAME_BYTES_MAX
 
 DEAD_LETTER: Final = ".dead-letter"
+REPLY: Final = "_reply."
+"""How the names of channels of replies begin: made and deleted by the stations that ask, and by nobody else."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 _known: set[str] = set()
 
@@ -46,4 +49,12 @@ def check_publishable(channel: str) -> str:
             f"'{channel}' is reserved: channels ending in '{DEAD_LETTER}' hold what handlers gave up on. "
             f"Publish to '{channel.removesuffix(DEAD_LETTER)}' instead."
         )
+    return channel
+
+
+def check_ownable(channel: str) -> str:
+    """As check_publishable, and not a channel of replies: those are made by stations that ask."""
+    check_publishable(channel)
+    if channel.startswith(REPLY):
+        raise InvalidName(f"'{channel}' is reserved: channels beginning with '{REPLY}' hold replies to requests")
     return channel

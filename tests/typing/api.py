@@ -59,12 +59,25 @@ def publishing_later(station: hg.Station) -> None:
     assert_type(station.unschedule("nightly"), bool)
 
 
+def asking(station: hg.Station) -> None:
+    assert_type(station.request("prices", 1, timeout=2.5), hg.Message)
+    station.request("prices", timeout=timedelta(seconds=2))
+    assert_type(station.reply("prices", handle, name="clerk", retry=hg.Retry(max_retries=0)), hg.Subscription)
+
+
+async def asking_async(station: hg.AsyncStation) -> None:
+    assert_type(await station.request("prices", 1, timeout=2.5), hg.Message)
+    assert_type(await station.reply("prices", handle_async, name="clerk"), hg.AsyncSubscription)
+
+
 def subscribing(station: hg.Station) -> None:
     assert_type(station.subscribe("alerts", handle), hg.Subscription)
     station.subscribe("alerts", handle_async, name="worker-1", start="first", concurrency=8)
     station.subscribe("alerts", handle_batch, batch=True, start=datetime.now(UTC), retry=hg.Retry())
     station.subscribe("alerts", handle, buffer=10, overflow="drop_oldest", on_gap=told, timeout_s=1, paused=True)
     station.subscribe("alerts", handle, overflow="drop_everything")  # type: ignore[arg-type]
+    station.subscribe("sensors.>", handle, where=hg.Filter(type="com.example.*", headers={"region": "eu"}))
+    station.subscribe("alerts", handle, where="type=x")  # type: ignore[arg-type]
     with station.subscribe("alerts", handle, start=7) as subscription:
         subscription.pause()
         subscription.resume()

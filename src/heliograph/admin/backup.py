@@ -166,6 +166,8 @@ class _Backup:
                 for entry in self._disk.listdir(self._root / directory):
                     if entry.endswith(".json"):
                         self._copy_small(f"{directory}/{entry}")
+        for name in self._engine.wildcards.names():
+            self._copy_small(f"patterns/{name}.json")
 
     def _copy_schedule(self) -> None:
         """Before the channels: what is delivered meanwhile is in both, and not in neither."""

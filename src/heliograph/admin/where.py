@@ -25,8 +25,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from heliograph import filters
 from heliograph.config import units
 from heliograph.errors import ConfigError
+from heliograph.filters import ABSENT
 from heliograph.message import Message
 
 GRAMMAR: Final = (
@@ -44,7 +46,6 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_ABSENT: Final = object()
 _ATTRIBUTES: Final = frozenset(
     [
         "id",
@@ -61,12 +62,14 @@ _ATTRIBUTES: Final = frozenset(
     ]
 )
 _ALIASES: Final = {"key": "partitionkey"}
+_ELSEWHERE: Final = frozenset(["data", "data_base64", "offset", "partition"])
+"""Fields that are not read from the envelope."""
 
 Test = Callable[[Any], bool]
 
 
 class Condition(NamedTuple):
-    """One condition: where to look, and what must hold there (``_ABSENT`` stands for nothing)."""
+    """One condition: where to look, and what must hold there (``ABSENT`` stands for nothing)."""
 
     path: tuple[str, ...]
     test: Test
@@ -86,6 +89,16 @@ class Where:
     def __repr__(self) -> str:
         return f"Where({self.text!r})"
 
+    def apart(self) -> tuple[Where, Where]:
+        """The conditions on the envelope, which can be tested before a payload is decoded; and the others."""
+        outside = [condition for condition in self._conditions if condition.path[0] not in _ELSEWHERE]
+        inside = [condition for condition in self._conditions if condition.path[0] in _ELSEWHERE]
+        return Where(self.text, outside), Where(self.text, inside)
+
+    def conditions(self) -> list[filters.Condition]:
+        """The conditions on the envelope, for ``where=`` of a subscription or of read()."""
+        return [filters.Condition(*_outside(path, test)) for path, test in self.apart()[0]._conditions]
+
     def __call__(self, message: Message) -> bool:
         """Whether the conditions hold for a message."""
         envelope: dict[str, Any] | None = None
@@ -98,7 +111,7 @@ class Where:
             else:  # a header, or an object of a registered type: look at what is stored
                 if envelope is None:
                     envelope = message.envelope
-                value = envelope.get(name, _ABSENT)
+                value = envelope.get(name, ABSENT)
             if not test(_walk(value, path[1:])):
                 return False
         return True
@@ -106,22 +119,29 @@ class Where:
     def fits(self, record: Mapping[str, Any]) -> bool:
         """Whether the conditions hold for plain data."""
         for path, test in self._conditions:
-            value = record.get(path[0], _ABSENT)
-            if value is _ABSENT and path[0] in _ALIASES:
-                value = record.get(_ALIASES[path[0]], _ABSENT)
+            value = record.get(path[0], ABSENT)
+            if value is ABSENT and path[0] in _ALIASES:
+                value = record.get(_ALIASES[path[0]], ABSENT)
             if not test(_walk(value, path[1:])):
                 return False
         return True
 
 
+def _outside(path: tuple[str, ...], test: Test) -> tuple[str, Test]:
+    """A condition as a filter wants it; an attribute that a message lacks is None, as in a Message."""
+    field = _ALIASES.get(path[0], path[0])
+    nothing = None if field in _ATTRIBUTES else ABSENT
+    return field, lambda value: test(_walk(nothing if value is ABSENT else value, path[1:]))
+
+
 def _walk(value: Any, path: tuple[str, ...]) -> Any:
     for step in path:
         if isinstance(value, Mapping):
-            value = value.get(step, _ABSENT)
+            value = value.get(step, ABSENT)
         elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
-            return _ABSENT
+            return ABSENT
     return value
 
 
@@ -133,7 +153,7 @@ def parse(conditions: str | Iterable[str] | None) -> Where:
 
 def _condition(text: str) -> Condition:
     if found := _HAS.fullmatch(text):
-        return Condition(tuple(found[1].split(".")), lambda value: value is not _ABSENT and value is not None)
+        return Condition(tuple(found[1].split(".")), lambda value: value is not ABSENT and value is not None)
     found = _CONDITION.fullmatch(text)
     if not found:
         raise ConfigError(f"{text!r} is not a condition: {GRAMMAR}")

@@ -66,13 +66,15 @@ def channels() -> None:
     examples="""
 helio channels list
 helio channels list --json | jq -r '.[].name'
+helio channels list --replies                  # also those of requests
 """,
 )
+@click.option("--replies", is_flag=True, help="Also the channels in which requests are answered.")
 @click.pass_obj
-def list_(common: Common) -> None:
+def list_(common: Common, replies: bool) -> None:
     """List the channels with what they hold."""
     with common.open() as station:
-        found = station.channels()
+        found = station.channels(replies=replies)
     if common.json:
         output.document(plain(found))
         return

@@ -34,9 +34,10 @@ class Exec:
     the command finish.
     """
 
-    def __init__(self, command: str, timeout_s: float) -> None:
+    def __init__(self, command: str, timeout_s: float, *, capture: bool = False) -> None:
         self._command = command
         self._timeout_s = timeout_s or None
+        self._capture = capture
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ending = False
 
@@ -47,6 +48,21 @@ class Exec:
 
     def __call__(self, message: Message) -> None:
         """Run it; raises unless it exits with 0."""
+        self.run(message)
+
+    def run(self, message: Message) -> bytes:
+        """Run it; what it printed, if that is captured. Raises unless it exits with 0."""
+        import tempfile
+
+        if not self._capture:
+            self._run(message, None)
+            return b""
+        with tempfile.TemporaryFile() as stdout:
+            self._run(message, stdout)
+            stdout.seek(0)
+            return stdout.read()
+
+    def _run(self, message: Message, stdout: IO[bytes] | None) -> None:
         import subprocess
         import tempfile
 
@@ -55,7 +71,7 @@ class Exec:
             stdin.write(to_json(message) + b"\n")
             stdin.seek(0)
             process = subprocess.Popen(
-                ["/bin/sh", "-c", self._command], stdin=stdin, stderr=subprocess.PIPE,
+                ["/bin/sh", "-c", self._command], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE,
                 env=environment(message), process_group=0,
             )  # fmt: skip
         assert process.stderr is not None

@@ -7,7 +7,7 @@ code  meaning
 1     what was checked is bad (damage found, a message not found by ``get``), or the command failed
 2     used wrongly: an unknown option, an impossible name, a wrong setting
 3     no such station, channel, subscription, message or file
-4     busy: another process has it; try again
+4     busy: another process has it, or nobody replied in time; try again
 5     the storage refused: disk full, read-only, fenced, damaged
 130   ended with Ctrl-C
 141   whoever read the output went away (as with ``| head``)
@@ -39,6 +39,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.WrongStation, USAGE),
     (errors.NotFound, NOT_FOUND),
     (errors.Busy, BUSY),
+    (errors.ReplyTimeout, BUSY),
     (errors.StorageError, STORAGE),
     (errors.ReadOnly, STORAGE),
     (errors.UnsupportedFormat, STORAGE),

@@ -19,6 +19,7 @@ from heliograph.cli import (
     pub,
     queue,
     read,
+    requests,
     schedule,
     settings,
     stats,
@@ -31,7 +32,7 @@ from heliograph.cli import (
 )
 
 SECTIONS: Final[dict[str, list[click.Command]]] = {
-    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact],
+    "Messages": [init.init, pub.pub, sub.sub, read.read, read.get, read.redact, requests.request, requests.reply],
     "Channels and subscriptions": [
         channels.channels,
         types.types,

@@ -33,20 +33,23 @@ def to_json(message: Message) -> bytes:
     return b'%b,"partition":%d,"offset":%d}' % (message.raw[:-1], message.partition, message.offset)
 
 
-def printer(common: Common, shape: str | None, *, several: bool = False) -> Callable[[Message], None]:
-    """What prints one message after the other; with ``several`` partitions a place is partition/offset."""
+def printer(
+    common: Common, shape: str | None, *, several: bool = False, channels: bool = False
+) -> Callable[[Message], None]:
+    """What prints one message after the other; with ``channels`` its channel, with ``several`` partitions its place."""
     shape = shape or ("json" if common.json else "table")
     if shape == "json":
         return lambda message: output.write(to_json(message) + b"\n")
     if shape == "raw":
         return lambda message: output.write(message.raw + b"\n")
-    return _Table(several=several)
+    return _Table(several=several, channels=channels)
 
 
 class _Table:
     """Rows as they come; fixed columns, because nobody knows what comes next."""
 
-    def __init__(self, *, several: bool) -> None:
+    def __init__(self, *, several: bool, channels: bool) -> None:
+        self._channels = channels
         self._several = several
         self._watched = sys.stdout.isatty()
         self._columns = shutil.get_terminal_size().columns if self._watched else 0
@@ -56,18 +59,18 @@ class _Table:
     def __call__(self, message: Message) -> None:
         if not self._begun:
             self._begun = True
-            self._print("PLACE" if self._several else "OFFSET", "TIME", "KEY", "TYPE", "DATA")
+            self._print("CHANNEL", "PLACE" if self._several else "OFFSET", "TIME", "KEY", "TYPE", "DATA")
         time = output.moment(message.time, "milliseconds" if self._wide else "seconds")
         key = "-" if message.key is None else clean(message.key)
         place = f"{message.partition}/{message.offset}" if self._several else str(message.offset)
-        self._print(place, time, key, clean(message.type), clean(payload(message.data)))
+        self._print(message.channel, place, time, key, clean(message.type), clean(payload(message.data)))
 
-    def _print(self, offset: str, time: str, key: str, type_name: str, data: str) -> None:
+    def _print(self, channel: str, offset: str, time: str, key: str, type_name: str, data: str) -> None:
         if self._wide:
             columns = [offset.rjust(8), time.ljust(24), self._fit(key, 12), self._fit(type_name, 24), data]
         else:
             columns = [offset.rjust(8), time.ljust(20), self._fit(key, 8), data]
-        line = "  ".join(columns)
+        line = "  ".join([self._fit(channel, 24), *columns] if self._channels else columns)
         print(self._fit(line, self._columns).rstrip() if self._watched else line)
 
     def _fit(self, text: str, width: int) -> str:

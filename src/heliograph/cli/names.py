@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 
 from heliograph.cli.common import Common
 from heliograph.names import check_name
+from heliograph.patterns import Pattern, is_pattern
 
 
 class Name(click.types.StringParamType):
@@ -37,7 +38,16 @@ class Channel(Name):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+class ChannelOrPattern(Channel):
+    """The name of a channel, or a pattern that matches several."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name or the pattern, or InvalidName."""
+        return Pattern(value).text if is_pattern(value) else super().convert(value, param, ctx)
+
+
 CHANNEL: Final = Channel("channel")
+CHANNEL_OR_PATTERN: Final = ChannelOrPattern("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
 PRODUCER: Final = Name("producer")
@@ -47,4 +57,5 @@ partition_option = click.option(
     "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition.  [default: all]"
 )
 channel_argument = click.argument("channel", type=CHANNEL)
+channel_or_pattern_argument = click.argument("channel", type=CHANNEL_OR_PATTERN)
 optional_channel_argument = click.argument("channel", required=False, type=CHANNEL)

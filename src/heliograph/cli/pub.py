@@ -48,6 +48,12 @@ def _headers(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> d
     return found
 
 
+header_option = click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
+    help="A header. May be repeated.",
+)  # fmt: skip
+
+
 @command(
     "pub",
     examples="""
@@ -75,10 +81,7 @@ helio pub prices '{"eur": 1.08}' --ttl 30s          # useless after that
 )  # fmt: skip
 @click.option("--type", "type_name", metavar="NAME", help="The payload's type.  [default: heliograph.data.v1]")
 @click.option("--key", help="The partition key: messages of one key stay in order.")
-@click.option(
-    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
-    help="A header. May be repeated.",
-)  # fmt: skip
+@header_option
 @click.option("--correlation-id", metavar="ID", help="What the messages belong to.")
 @click.option(
     "--count", "-n", type=click.IntRange(min=1), metavar="N", help="Publish MESSAGE N times, or N lines of stdin."

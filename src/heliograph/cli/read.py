@@ -10,11 +10,14 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
-from heliograph.cli.names import CHANNEL, channel_argument, partition_option
+from heliograph.cli.names import CHANNEL, channel_or_pattern_argument, partition_option
 from heliograph.cli.signals import Terminated
+from heliograph.errors import NotFound
+from heliograph.patterns import Pattern, is_pattern
 
 if TYPE_CHECKING:
     from heliograph.admin.where import Where
+    from heliograph.station import Station
 
 where_option = click.option(
     "--where", "conditions", multiple=True, metavar="CONDITION",
@@ -32,6 +35,20 @@ def parse_where(conditions: tuple[str, ...]) -> Where | None:
     return where.parse(conditions)
 
 
+def has_several(station: Station, channel: str) -> bool:
+    """Whether a channel, or any that a pattern matches, has more than one partition: then a place names it."""
+    names = [channel]
+    if is_pattern(channel):
+        names = [name for name in station.engine.channel_names() if Pattern(channel).matches(name)]
+    counts = [station.config.storage.partitions] * (names != [channel])
+    for name in names:
+        try:
+            counts.append(station.engine.describe(name).partitions)
+        except NotFound:  # it may still be made
+            counts.append(station.config.storage.partitions)
+    return max(counts) > 1
+
+
 @command(
     "read",
     examples="""
@@ -41,10 +58,11 @@ helio read alerts --start 1000 --limit 10  # ten messages from offset 1000
 helio read alerts --start 2026-11-15T20:00:00Z --end 2026-11-15T21:00:00Z
 helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
 helio read readings --partition 3 --start 1000
+helio read 'sensors.>' --follow            # every channel that begins so
 helio read alerts --json | jq .data
 """,
 )
-@channel_argument
+@channel_or_pattern_argument
 @click.option(
     "--start", default="first", show_default=True, metavar="WHERE",
     help="Where to begin: first, new, an offset, a time (2026-11-15T20:30:00Z) or an age (-5m).",
@@ -69,7 +87,11 @@ def read(
     limit: int | None,
     shape: str | None,
 ) -> int:
-    """Print the messages of a channel.
+    """Print the messages of a channel, or of all that a pattern matches.
+
+    In a pattern '*' stands for one word and '>' for one or more at the end: 'sensors.*.temp', 'sensors.>'. Then
+    messages come in the order of their times, whatever their channel. Conditions on anything but the payload
+    are tested before it is decoded.
 
     Reading leaves no trace: it moves no subscription's position. Several partitions are merged by time; with
     --follow messages come as they come. An offset needs --partition if there are several. Offsets that were damaged
@@ -77,13 +99,17 @@ def read(
     """
     if follow and end is not None:
         raise click.UsageError("--follow has no end; leave out --end or --follow")
-    wanted = parse_where(conditions)
+    where = parse_where(conditions)
+    outside, inside = (None, None) if where is None else where.apart()
     printed = 0
     with common.open() as station:
-        show = messages.printer(common, shape, several=station.engine.describe(channel).partitions > 1)
+        several = has_several(station, channel)
+        show = messages.printer(common, shape, several=several, channels=is_pattern(channel))
         try:
-            for message in station.read(channel, start=start, end=end, partition=partition, follow=follow):
-                if wanted is not None and not wanted(message):
+            for message in station.read(
+                channel, start=start, end=end, partition=partition, follow=follow, where=outside or None
+            ):
+                if inside and not inside(message):
                     continue
                 show(message)
                 printed += 1

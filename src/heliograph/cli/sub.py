@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +11,18 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
-from heliograph.cli.names import SUBSCRIPTION, channel_argument
+from heliograph.cli.names import SUBSCRIPTION, channel_or_pattern_argument
+from heliograph.cli.read import has_several, parse_where
 from heliograph.cli.signals import Stop, raise_for
-from heliograph.errors import HeliographError, NotFound
+from heliograph.delivery.control import Control, delivering
+from heliograph.errors import HeliographError
+from heliograph.patterns import is_pattern
+from heliograph.station.wildcards import WildcardSubscription
 
 if TYPE_CHECKING:
+    from heliograph.admin.where import Where
     from heliograph.delivery import Subscription, SubscriptionStats
     from heliograph.message import Message
-    from heliograph.station import Station
 
 _LOOK_S: Final = 0.2
 """How often the subscription is looked at: whether it failed, or has what --count asked for."""
@@ -39,9 +42,11 @@ helio sub jobs --name worker --exec ./work.sh --max-retries 2 --timeout 60
 helio sub readings --name sums --group --exec ./sum.sh  # in several terminals
 helio sub images --name resize --queue --exec ./resize.sh
 helio sub alerts --name nightly --start first --count 100 --json
+helio sub 'sensors.>' --name archive            # also channels made later
+helio sub alerts --where 'type~^com.example' --where region=eu
 """,
 )
-@channel_argument
+@channel_or_pattern_argument
 @click.option(
     "--name",
     type=SUBSCRIPTION,
@@ -81,6 +86,11 @@ helio sub alerts --name nightly --start first --count 100 --json
     "--concurrency", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N",
     help="Run N commands at once; messages of one key stay in order.",
 )  # fmt: skip
+@click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION",
+    help="Only messages for which this holds: type=…, key~REGEX, HEADER!=…, has:FIELD; not on the payload. May "
+    "be repeated; all must hold.",
+)  # fmt: skip
 @messages.format_option
 @click.pass_obj
 def sub(
@@ -95,9 +105,14 @@ def sub(
     max_retries: int | None,
     timeout: str | None,
     concurrency: int,
+    conditions: tuple[str, ...],
     shape: str | None,
 ) -> int:
-    """Subscribe to a channel, which is made if it is new.
+    """Subscribe to a channel, which is made if it is new, or to all that a pattern matches.
+
+    In a pattern '*' stands for one word and '>' for one or more at the end: 'sensors.*.temp', 'sensors.>'.
+    Channels made later are heard from their first message on; dead letters only if the pattern ends in
+    '.dead-letter'.
 
     Messages are printed, or handed to a command. A failing command is run again, then its message goes to
     the channel's dead letters (see 'helio dead --help'). Ctrl-C or SIGTERM let the message at hand finish and
@@ -113,11 +128,13 @@ def sub(
         raise click.UsageError("--count needs messages one after the other; leave out --concurrency")
     if queue and (name is None or count is not None):
         raise click.UsageError("--queue needs --name, and takes messages in any order, hence no --count")
+    where = _envelope_only(conditions)
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
-            work: Exec | _Printing = _Printing(messages.printer(common, shape, several=_several(station, channel)))
+            show = messages.printer(common, shape, several=has_several(station, channel), channels=is_pattern(channel))
+            work: Exec | _Printing = _Printing(show)
         else:
             work = Exec(exec_, station.config.subscribers.timeout_s)
         delivery = _Delivery(work, count, station.config.subscribers.max_retries)
@@ -126,26 +143,34 @@ def sub(
             channel, delivery, name=name, group=group, start=start, concurrency=concurrency,
             timeout_s=0.0,  # a command has its own, which kills it
             paused=True,  # until the delivery knows what to close
+            where=where,
             queue=queue,
         )  # fmt: skip
         delivery.subscription = subscription
         _say_begin(common, subscription)
         subscription.resume()
-        return _follow(common, subscription, delivery, work, stop)
+        return follow(common, subscription, work, stop, delivery.satisfied)
 
 
-def _several(station: Station, channel: str) -> bool:
-    with contextlib.suppress(NotFound):
-        return station.engine.describe(channel).partitions > 1
-    return station.config.storage.partitions > 1
+def _envelope_only(conditions: tuple[str, ...]) -> Where | None:
+    where = parse_where(conditions)
+    if where is not None and where.apart()[1]:
+        raise click.UsageError("--where of sub cannot look at the payload; 'helio read --follow --where …' can")
+    return where
 
 
-def _follow(common: Common, subscription: Subscription, delivery: _Delivery, work: Exec | _Printing, stop: Stop) -> int:
+def follow(
+    common: Common,
+    subscription: Subscription,
+    work: Exec | _Printing,
+    stop: Stop,
+    satisfied: Callable[[SubscriptionStats], bool] = lambda _: False,
+) -> int:
     """Wait for the end: the count, a signal, or a failure that no retry can mend."""
     failure = ""
     while not stop.asked.wait(_LOOK_S):
         stats = subscription.stats()
-        if stats.state == "closed" or delivery.satisfied(stats):
+        if stats.state == "closed" or satisfied(stats):
             break
         if stats.state == "failed":
             failure = stats.last_error
@@ -170,28 +195,41 @@ class _Delivery:
         self._count = count
         self._retries_max = retries_max
         self._begun = 0
-        self._place = (-1, -1)
-        self._attempts = 0
+        self._undone: dict[tuple[str, int, int], tuple[int, Control]] = {}
+        """Messages that failed and are tried again, with their attempts: at most one per partition."""
 
     def __call__(self, message: Message) -> None:
         subscription = self.subscription
         assert subscription is not None
-        if (message.partition, message.offset) != self._place:
-            self._place, self._attempts = (message.partition, message.offset), 0
-            self._begun += 1
-        self._attempts += 1
-        last = self._begun == self._count
+        control = delivering.get()
+        assert control is not None
+        place = (message.channel, message.partition, message.offset)
+        attempts = self._undone.pop(place, (0, control))[0] + 1
+        self._begun += attempts == 1
+        enough = self._begun == self._count
+        if enough and attempts == 1:
+            self._hold_others(subscription, control)
         try:
             self._work(message)
         except OutputLost:
             subscription.close()  # what is being closed tries nothing again and buries nothing
             raise
         except Exception:
-            if last and self._attempts > self._retries_max:
-                subscription.pause()  # it is buried now, and no other begins
+            if attempts <= self._retries_max:
+                self._undone[place] = attempts, control
+            elif enough:
+                control.pause()  # it is buried now, and no other begins
             raise
-        if last:
-            subscription.close()
+        if enough:
+            control.pause()
+            if not self._undone:
+                subscription.close()
+
+    def _hold_others(self, subscription: Subscription, control: Control) -> None:
+        """The last one has begun: of the other partitions only those go on that have begun one, too."""
+        subscription.pause()
+        for going in [control, *[other for _, other in self._undone.values()]]:
+            going.resume()
 
     def satisfied(self, stats: SubscriptionStats) -> bool:
         """Whether as many as were asked for are done, with or without success."""
@@ -221,13 +259,20 @@ class _Printing:
 
 def _say_begin(common: Common, subscription: Subscription) -> None:
     name = f" as {subscription.name}" if subscription.name else ""
+    waiting = f"{output.several(subscription.stats().lag, 'message')} waiting"
     at = subscription.positions
-    place = f"from offset {subscription.position}" if len(at) == 1 else f"in {output.several(len(at), 'partition')}"
-    where = f"{place}, {output.several(subscription.stats().lag, 'message')} waiting"
+    if isinstance(subscription, WildcardSubscription):
+        place = f"({output.several(len(subscription.channels), 'channel')} now)"
+    elif len(at) == 1:
+        place = f"from offset {subscription.position}"
+    else:
+        place = f"in {output.several(len(at), 'partition')}"
+    where = f"{place}, {waiting}"
     common.note(f"subscribed to {subscription.channel}{name} {where}; Ctrl-C ends")
 
 
 def _say_end(common: Common, subscription: Subscription) -> None:
     stats = subscription.stats()
     letters = f", {output.several(stats.dead_letters, 'dead letter')}" if stats.dead_letters else ""
-    common.note(f"{output.several(stats.delivered, 'message')} delivered{letters}; position {stats.position}")
+    position = "" if is_pattern(stats.channel) else f"; position {stats.position}"
+    common.note(f"{output.several(stats.delivered, 'message')} delivered{letters}{position}")

@@ -9,7 +9,14 @@ import click
 from heliograph.cli import output
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command, group
-from heliograph.cli.names import SUBSCRIPTION, channel_argument, optional_channel_argument, partition_option
+from heliograph.cli.names import (
+    SUBSCRIPTION,
+    channel_argument,
+    channel_or_pattern_argument,
+    optional_channel_argument,
+    partition_option,
+)
+from heliograph.patterns import is_pattern
 
 if TYPE_CHECKING:
     from heliograph.station.info import SubscriptionInfo
@@ -110,8 +117,14 @@ def seek(common: Common, channel: str, name: str, to: str, partition: int | None
             )
 
 
-@command("forget", examples="helio subscriptions forget alerts pager")
-@channel_argument
+@command(
+    "forget",
+    examples="""
+helio subscriptions forget alerts pager
+helio subscriptions forget 'sensors.>' archive  # on all its channels
+""",
+)
+@channel_or_pattern_argument
 @click.argument("name", type=SUBSCRIPTION)
 @click.pass_obj
 def forget(common: Common, channel: str, name: str) -> None:
@@ -120,7 +133,8 @@ def forget(common: Common, channel: str, name: str) -> None:
     The same name then starts anew, and no longer holds back what retention deletes. It must not be live.
     """
     with common.open(write=True) as station:
-        before = [info for info in station.subscriptions(channel) if info.name == name]
+        known = [] if is_pattern(channel) else station.subscriptions(channel)
+        before = [info for info in known if info.name == name]
         station.forget(channel, name)
     offset, lag = sum(info.offset for info in before), sum(info.lag for info in before)
     if common.json:

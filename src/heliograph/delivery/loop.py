@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from heliograph.delivery.ports import Cursor, Engine, OnGap, OverflowPolicy
     from heliograph.delivery.positions import Flusher, Positions
     from heliograph.engine.port import Batch, Problem
+    from heliograph.filters import Sieve
     from heliograph.message import Message
 
 WAIT_S = 10.0
@@ -101,6 +102,7 @@ class Loop:
         flusher: Flusher,
         on_gap: OnGap | None,
         gap: Gap | None,
+        sieve: Sieve | None,
     ) -> None:
         self.clerk = Lane(-1, terms)
         """Sees to what is not a message: missing ranges, lines that cannot be delivered, drops."""
@@ -113,6 +115,7 @@ class Loop:
         self._flusher = flusher
         self._on_gap = on_gap
         self._gap = gap
+        self._sieve = sieve
         self._cursor: Cursor | None = None
         self._cut: LogCut | None = None
         self._keep_until: int | None = None
@@ -159,7 +162,7 @@ class Loop:
             if self._cut is not None and not self._go_back(self._cut):
                 return None
             if self._cursor is None:
-                self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach())
+                self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach(), self._sieve)
             if self._backlog is not None:
                 self._skip(self._cursor, self._backlog)
             batch = self._cursor.pull()
@@ -266,6 +269,7 @@ class Loop:
     def _take(self, batch: Batch) -> bool:
         """Deliver a batch. False: the subscription stops."""
         positions = self.positions
+        self.clerk.counters.filtered += batch.filtered
         if positions is not None:
             positions.remember(batch)  # first: the flusher must not believe that there is nothing left to save
             self._flusher.touch(positions)

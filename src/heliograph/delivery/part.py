@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from heliograph.delivery.retry import Retry
     from heliograph.delivery.turns import Turns
+    from heliograph.filters import Sieve
     from heliograph.message import Gap
 
 _NUDGE_S_MAX = 0.25
@@ -60,6 +61,7 @@ class Plan(NamedTuple):
     event_loop: asyncio.AbstractEventLoop | None
     clock: Clock
     turns: Turns
+    sieve: Sieve | None
 
 
 class Part:
@@ -168,6 +170,7 @@ class Part:
             dead_letters=counted.dead_letters,
             dropped=counted.dropped,
             expired=counted.expired,
+            filtered=counted.filtered,
             missing=counted.missing,
             position=position,
             saved_position=None if loop.positions is None else loop.positions.saved,
@@ -267,6 +270,7 @@ def make_part(
         flusher=plan.flusher,
         on_gap=plan.on_gap,
         gap=begin.gap,
+        sieve=plan.sieve,
     )
     return Part(engine, terms, loop, on_ended)
 

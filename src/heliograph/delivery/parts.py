@@ -73,7 +73,7 @@ class Parts:
                 )
                 self._parts[number] = part
                 self.alive.add(part)
-                self.plan.turns.parties = len(self._parts)
+                self.plan.turns.join()
                 part.start()
             return True
 
@@ -124,12 +124,12 @@ class Parts:
         """Called by the part's own thread, last of all."""
         with self._lock:
             self.alive.discard(part)
+            self.plan.turns.leave()
             left = part in self._leaving and not self.closing
             if left:
                 self._leaving.discard(part)
                 del self._parts[part.partition]
                 self.past = add_up([self.past, part.counted()])
-                self.plan.turns.parties = len(self._parts)
         if left:
             self.holder.left(part.partition)
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from heliograph.delivery.deadletter import DeadLetterIdentity
     from heliograph.engine.port import Batch, Bounds, Kind, Position
+    from heliograph.filters import Sieve
     from heliograph.message import Gap
 
 Handler = Callable[[Any], Any]
@@ -94,8 +95,8 @@ class Engine(Protocol):
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         """What readers may see."""
 
-    def cursor(self, channel: str, partition: int, offset: int, /) -> Cursor:
-        """A reader that begins at the offset."""
+    def cursor(self, channel: str, partition: int, offset: int, sieve: Sieve | None = None, /) -> Cursor:
+        """A reader that begins at the offset; with a sieve it skips what that holds back."""
 
     def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
         """True as soon as there is something at the offset; False on timeout or when woken."""

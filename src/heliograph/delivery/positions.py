@@ -106,6 +106,8 @@ class Positions:
     def _id_before(self, offset: int) -> str:
         for batch in tuple(self._batches):
             if batch.first < offset <= batch.next:
+                if offset == batch.next and batch.last_id:
+                    return batch.last_id
                 messages = batch.messages
                 index = bisect_left(messages, offset - 1, key=lambda message: message.offset)
                 if index < len(messages) and messages[index].offset == offset - 1:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RecentDeadLetters,
     )
     from heliograph.delivery.positions import Flusher
+    from heliograph.filters import Sieve
 
 Start = Callable[[int], int]
 """Where to begin in a partition."""
@@ -131,6 +132,8 @@ def start_subscription(
     overflow: OverflowPolicy = "block",
     on_gap: OnGap | None = None,
     paused: bool = False,
+    sieve: Sieve | None = None,
+    turns: Turns | None = None,
     event_loop: asyncio.AbstractEventLoop | None = None,
     on_closed: Callable[[Subscription], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -145,6 +148,8 @@ def start_subscription(
       whatever ``messages.max_bytes``.
     * ``recent_dead_letters(channel, since_us)``: identities of the letters appended since then.
     * ``group``: share the partitions with the other workers of this name.
+    * ``sieve``: which messages are delivered; the position moves past the others.
+    * ``turns``: shared with other subscriptions whose handlers are not to be called at once.
     * ``event_loop``: where an async handler runs; None gives it a loop in a thread of its own.
     * ``on_closed``: told once, when the subscription has ended.
 
@@ -191,7 +196,8 @@ def start_subscription(
             on_gap=on_gap,
             event_loop=event_loop if own_loop is None else own_loop.loop,
             clock=clock,
-            turns=Turns(concurrency),
+            turns=turns or Turns(concurrency),
+            sieve=sieve,
         )
     except BaseException:
         holder.release(forget=False)

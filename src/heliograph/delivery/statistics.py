@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -103,6 +103,7 @@ class Counters:
         "dropped",
         "expired",
         "failed",
+        "filtered",
         "latency",
         "missing",
         "retries",
@@ -116,6 +117,7 @@ class Counters:
         self.dead_letters = 0
         self.dropped = 0
         self.expired = 0
+        self.filtered = 0
         self.missing = 0
         self.timeouts = 0
         self.latency = Histogram()
@@ -131,6 +133,7 @@ def add_up(parts: Iterable[Counters]) -> Counters:
         total.dead_letters += part.dead_letters
         total.dropped += part.dropped
         total.expired += part.expired
+        total.filtered += part.filtered
         total.missing += part.missing
         total.timeouts += part.timeouts
         total.latency.merge(part.latency)
@@ -161,6 +164,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages skipped by ``drop_oldest`` or ``drop_newest``."""
     expired: int
     """Messages not delivered because their ``ttl`` was over."""
+    filtered: int
+    """Messages skipped because ``where`` did not want them."""
     missing: int
     """Offsets that can not be delivered: damaged, or trimmed before they were read."""
     position: int
@@ -198,6 +203,7 @@ def together(
         dead_letters=counted.dead_letters,
         dropped=counted.dropped,
         expired=counted.expired,
+        filtered=counted.filtered,
         missing=counted.missing,
         position=sum(part.position for part in parts),
         saved_position=sum(saved) if saved else None,
@@ -207,3 +213,49 @@ def together(
         latency=counted.latency.stats(),
         last_error=next((part.last_error for part in parts if part.last_error), ""),
     )
+
+
+def combined(
+    parts: Sequence[SubscriptionStats],
+    *,
+    channel: str,
+    name: str | None,
+    state: str,
+    position: int,
+    last_error: str,
+) -> SubscriptionStats:
+    """Several subscriptions as one: sums, the largest age, and one histogram of all."""
+    latency = Histogram()
+    for part in parts:
+        latency.merge(_histogram_of(part.latency))
+    waiting_s = [part.lag_s for part in parts if part.lag]
+    known_s = [age_s for age_s in waiting_s if age_s is not None]
+    return SubscriptionStats(
+        channel=channel, partition=None, name=name, state=state, position=position,
+        saved_position=None if name is None else sum([part.saved_position or 0 for part in parts]),
+        lag=sum([part.lag for part in parts]), lag_s=max(known_s) if known_s else None if waiting_s else 0.0,
+        latency=latency.stats(), last_error=last_error or next((p.last_error for p in parts if p.last_error), ""),
+        **{field: sum([getattr(part, field) for part in parts]) for field in _SUMS},
+    )  # fmt: skip
+
+
+_SUMS = (
+    "delivered",
+    "failed",
+    "retries",
+    "timeouts",
+    "dead_letters",
+    "dropped",
+    "expired",
+    "filtered",
+    "missing",
+    "position_errors",
+)
+
+
+def _histogram_of(summary: LatencyStats) -> Histogram:
+    histogram = Histogram()
+    for le_us, count in summary.buckets:
+        histogram.counts[_bucket(le_us)] += count
+    histogram.sum_us, histogram.max_us = round(summary.mean_ms * summary.count * 1000), round(summary.max_ms * 1000)
+    return histogram

@@ -79,6 +79,10 @@ class Subscription:
         """Whether it has ended: its position is saved and its name is free."""
         return self._parts.finished
 
+    def _inside(self) -> bool:
+        """Whether this is called by its own handler, which must not wait for its own end."""
+        return any(part.delivering_here for part in [*self._parts.now(), *self._parts.alive])
+
     @property
     def state(self) -> State:
         """What it is doing."""
@@ -115,7 +119,7 @@ class Subscription:
         late = parts.finished
         parts.forget = parts.forget or forget
         now = parts.stop()
-        if any(part.delivering_here for part in [*now, *parts.alive]):
+        if self._inside():
             return parts.finished
         until_s = self._plan.clock.monotonic() + timeout_s
         ended = [part.join(until_s) for part in now]

@@ -1,9 +1,9 @@
 """Whose turn it is to call the handler, when several partitions have something for it.
 
-A subscription reads each of its partitions in a thread (or task) of its own; ``concurrency`` says how many of them
-may call the handler at once. Turns are given in the order of asking. A turn lasts for some messages, so that taking
-turns costs nothing per message; who waits for long asks the holder to end its turn after the message at hand. Nobody
-holds a turn while it waits before a retry.
+A subscription reads each of its partitions in a thread (or task) of its own, and a wildcard those of many channels;
+``concurrency`` says how many of them may call the handler at once. Turns are given in the order of asking. A turn
+lasts for some messages, so that taking turns costs nothing per message; who waits for long asks the holder to end its
+turn after the message at hand. Nobody holds a turn while it waits before a retry.
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ class Turns:
         self._since_s = 0.0
         self._waiting: deque[_Waiter] = deque()
         self._lock = threading.Lock()
+
+    def join(self) -> None:
+        """One more takes turns."""
+        with self._lock:
+            self.parties += 1
+
+    def leave(self) -> None:
+        """One less takes turns."""
+        with self._lock:
+            self.parties -= 1
 
     def take(self, control: Control) -> bool:
         """Wait for a turn. False: the subscription is held or stops, there is none."""

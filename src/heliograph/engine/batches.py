@@ -22,10 +22,11 @@ def to_batch(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder | Non
         messages = decode_lines(chunk.data, chunk.first, chunk.next, partition, payload_decoder)
         if messages is not None and not chunk.missing:
             return Batch(chunk.first, chunk.next, messages, [], chunk.append_us, chunk.place)
-    return _line_by_line(chunk, partition, payload_decoder)
+    return line_by_line(chunk, partition, payload_decoder)
 
 
-def _line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder | None) -> Batch:
+def line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder | None) -> Batch:
+    """Decode each line by itself, and say what is wrong with those that cannot be."""
     problems = [Problem(gap.first, gap.next, "missing", gap.reason, b"") for gap in chunk.missing]
     numbered = chunk.numbered
     if numbered is None:

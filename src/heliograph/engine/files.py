@@ -16,6 +16,7 @@ import msgspec
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk, TracelessDisk, explaining
+from heliograph.engine.arrivals import ChannelNews
 from heliograph.engine.background import Committers, LockKeeper, Syncer
 from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
@@ -26,8 +27,10 @@ from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
 from heliograph.engine.schemas import Schemas
+from heliograph.engine.sifting import SiftingCursor
 from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
+from heliograph.engine.wildcards import Wildcards
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -40,6 +43,7 @@ from heliograph.errors import (
     StationClosed,
     StorageError,
 )
+from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, redact, seek
@@ -53,7 +57,7 @@ from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.readonly import ReadOnlyLog
 from heliograph.message import Gap, PayloadDecoder
-from heliograph.names import DEAD_LETTER, check_name
+from heliograph.names import DEAD_LETTER, REPLY, check_name
 
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
@@ -121,6 +125,7 @@ class FilesEngine:
         self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
         self.on_new_life: Callable[[str], None] = lambda _: None
         self._lives: dict[str, str] = {}
+        self.wildcards = Wildcards(root, disk)
         self.payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
@@ -128,6 +133,7 @@ class FilesEngine:
         self._keeper = LockKeeper()
         self._watcher = Watcher()
         self._bells = Bells(self._watcher)
+        self.channel_news = ChannelNews(root, disk, self._watcher, read_only=read_only)
         self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)
         self._counts = PartitionCounts(self._open, lambda name: self.describe(name).partitions)
         self._committers = Committers()
@@ -185,6 +191,7 @@ class FilesEngine:
             raise AlreadyExists(f"channel '{name}' is there already; 'helio channels alter' changes its settings")
         if made:
             self.audit.write("channel-created", channel=name)
+            self.channel_news.tell()
         return made
 
     def alter(self, name: str, change: Callable[[ChannelFile], ChannelFile]) -> ChannelFile:
@@ -290,7 +297,7 @@ class FilesEngine:
         try:
             self.describe(name)
         except NotFound:
-            if self.read_only or not self.config.storage.auto_create:
+            if self.read_only or not self.config.storage.auto_create or name.startswith(REPLY):
                 raise
             self.create(name)
 
@@ -316,6 +323,7 @@ class FilesEngine:
         self.positions.forget_channel(name)
         self.producers.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
+        self.channel_news.tell()
 
     # -- partitions -------------------------------------------------------------------------------------------
 
@@ -432,6 +440,7 @@ class FilesEngine:
                 # Nobody can make a channel of dead letters beforehand, and without it a message would be
                 # retried for ever.
                 wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
+                wanted = wanted and not name.startswith(REPLY)  # whoever asked has gone
                 if self.read_only or not wanted:
                     raise
                 self.create(name)  # and again, if another process deletes it at once
@@ -447,9 +456,11 @@ class FilesEngine:
         limit = self.limit(name, number)
         return Bounds(limit.first, limit.next)
 
-    def cursor(self, name: str, number: int, offset: int) -> Cursor:
-        """A reader of decoded batches, from an offset on."""
+    def cursor(self, name: str, number: int, offset: int, sieve: Sieve | None = None) -> Cursor | SiftingCursor:
+        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
         entry = self._open.get(name, number)
+        if sieve is not None:
+            return SiftingCursor(self.log(name, number), offset, self.disk, self.payload_decoder, sieve)
         return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
 
     def log(self, name: str, number: int) -> seek.Log:
@@ -671,6 +682,8 @@ class FilesEngine:
             try:
                 if partition.dirty:
                     partition.sync()
+            except ChannelGone:
+                continue  # deleted by another process: there is nothing left to sync
             except HeliographError as error:
                 errors.append(error)
         if errors:

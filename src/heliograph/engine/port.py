@@ -52,7 +52,7 @@ class Problem(NamedTuple):
 class Batch:
     """Some messages in offset order. Shared between subscribers, hence never changed."""
 
-    __slots__ = ("__weakref__", "first", "lag_base_us", "messages", "next", "place", "problems")
+    __slots__ = ("__weakref__", "filtered", "first", "lag_base_us", "last_id", "messages", "next", "place", "problems")
 
     def __init__(
         self,
@@ -69,3 +69,5 @@ class Batch:
         self.problems = problems
         self.lag_base_us = lag_base_us
         self.place = place  # where in its segment it ends, for other cursors
+        self.filtered = 0  # messages that a filter left out
+        self.last_id = ""  # of the message before `next`, if a filter may have left it out

@@ -11,7 +11,7 @@ from heliograph.errors import NotFound
 from heliograph.log import segments
 from heliograph.log.census import Census
 from heliograph.log.head import FENCED
-from heliograph.names import DEAD_LETTER, check_name
+from heliograph.names import DEAD_LETTER, REPLY, check_name
 from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, PartitionStats, SubscriptionInfo
 from heliograph.station.reader import message_at
 from heliograph.station.stats import ChannelStats, Meters
@@ -24,13 +24,16 @@ class Observer:
         self._engine = engine
         self._census = Census(engine.disk)
 
-    def channels(self) -> list[ChannelInfo]:
-        """Every channel; one that is deleted meanwhile is left out."""
+    def channels(self, replies: bool = False) -> list[ChannelInfo]:
+        """Every channel, those of replies if asked for; one that is deleted meanwhile is left out."""
         found: list[ChannelInfo] = []
-        for name in self._engine.channel_names():
+        for name in self._names(replies):
             with contextlib.suppress(NotFound):
                 found.append(self.channel(name))
         return found
+
+    def _names(self, replies: bool = False) -> list[str]:
+        return [name for name in self._engine.channel_names() if replies or not name.startswith(REPLY)]
 
     def channel(self, name: str) -> ChannelInfo:
         """One channel."""
@@ -62,7 +65,7 @@ class Observer:
     def channel_stats(self, meters: Meters) -> list[ChannelStats]:
         """The numbers of every channel."""
         found: list[ChannelStats] = []
-        names = self._engine.channel_names()
+        names = self._names()
         for name in names:
             with contextlib.suppress(NotFound):
                 dead = self._waiting_in(name + DEAD_LETTER) if name + DEAD_LETTER in names else 0

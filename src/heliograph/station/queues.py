@@ -79,12 +79,13 @@ class Queues:
         closed: Callable[[Queue], None],
     ) -> Queue:  # fmt: skip
         """A worker that pulls; ``wanted`` are settings of the queue, None as they are."""
-        return Queue(self._desk(channel, name, start, None, wanted, on_gap), closed)
+        return Queue(self._desk(channel, name, start, None, wanted, on_gap, self._publish_dead_letter), closed)
 
     def subscribe(
         self, channel: str, handler: Handler, *, name: str | None, start: Start, wanted: dict[str, Any], batch: bool,
         concurrency: int, retry: Retry | None, timeout_s: float | None, overflow: str, on_gap: OnGap | None,
-        paused: bool, event_loop: Any, forget: Callable[[str, str], None], on_closed: Callable[[Subscription], None],
+        paused: bool, bury: PublishDeadLetter, event_loop: Any, forget: Callable[[str, str], None],
+        on_closed: Callable[[Subscription], None],
     ) -> QueueSubscription:  # fmt: skip
         """A worker whose handler is called."""
         check_queue_arguments(
@@ -92,7 +93,7 @@ class Queues:
             overflow=overflow,
         )  # fmt: skip
         assert name is not None
-        desk = self._desk(channel, name, start, retry, wanted, on_gap)
+        desk = self._desk(channel, name, start, retry, wanted, on_gap, bury)
         return QueueSubscription(
             desk, handler, concurrency=concurrency, retry=desk.parts.retry, paused=paused, event_loop=event_loop,
             timeout_s=self._engine.config.subscribers.timeout_s if timeout_s is None else timeout_s,
@@ -100,8 +101,9 @@ class Queues:
         )  # fmt: skip
 
     def _desk(
-        self, channel: str, name: str, start: Start, retry: Retry | None, wanted: dict[str, Any], on_gap: OnGap | None
-    ) -> Desk:
+        self, channel: str, name: str, start: Start, retry: Retry | None, wanted: dict[str, Any],
+        on_gap: OnGap | None, bury: PublishDeadLetter,
+    ) -> Desk:  # fmt: skip
         """Become a worker of a queue, which is made if it is new."""
         check_name(channel)
         check_name(name, "queue")
@@ -131,7 +133,7 @@ class Queues:
             return Desk(
                 Parts(
                     engine, channel, name, opened.ledger, opened.floors, self._flusher, retry,
-                    self._publish_dead_letter, self._recent_dead_letters, lambda: self.settings(channel, name), release,
+                    bury, self._recent_dead_letters, lambda: self.settings(channel, name), release,
                 ),
                 on_gap,
             )  # fmt: skip

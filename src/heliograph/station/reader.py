@@ -9,6 +9,7 @@ from typing import Any
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch
+from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log.cursor import LogCut
 from heliograph.message import Gap, Message, decode_line, id_time_us
@@ -28,13 +29,14 @@ class MessageRange:
         first: int,
         last: int | None,
         on_gap: OnGap | None,
+        sieve: Sieve | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
         self._partition = partition
         self._last = last
         self._on_gap = on_gap
-        self._cursor = engine.cursor(channel, partition, first)
+        self._cursor = engine.cursor(channel, partition, first, sieve)
         self._dry = False
 
     @property

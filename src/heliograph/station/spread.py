@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from heliograph.engine.files import FilesEngine
+    from heliograph.filters import Sieve
     from heliograph.message import Gap, Message
 
 OnGap = Callable[["Gap"], Any]
@@ -33,6 +34,7 @@ def open_range(
     *,
     follow: bool,
     on_gap: OnGap | None,
+    sieve: Sieve | None = None,
 ) -> MessageRange | MergedRange | FollowedRange:
     """The messages from start to end, of one partition or of all."""
     numbers = partitions_for(engine, channel, partition, start, end)
@@ -41,12 +43,12 @@ def open_range(
     starts = {number: resolve(engine, channel, start, number) for number in numbers}
     if end is None and follow:
         if partition is None:
-            return FollowedRange(engine, channel, starts, on_gap)
-        return MessageRange(engine, channel, partition, starts[partition], None, on_gap)
+            return FollowedRange(engine, channel, starts, on_gap, sieve)
+        return MessageRange(engine, channel, partition, starts[partition], None, on_gap, sieve)
     ranges = []
     for number, first in starts.items():
         last = engine.bounds(channel, number).next if end is None else resolve(engine, channel, end, number)
-        ranges.append(MessageRange(engine, channel, number, first, last, on_gap))
+        ranges.append(MessageRange(engine, channel, number, first, last, on_gap, sieve))
     return ranges[0] if len(ranges) == 1 else MergedRange(ranges)
 
 
@@ -114,15 +116,18 @@ class FollowedRange:
 
     done = False
 
-    def __init__(self, engine: FilesEngine, channel: str, starts: dict[int, int], on_gap: OnGap | None) -> None:
+    def __init__(
+        self, engine: FilesEngine, channel: str, starts: dict[int, int], on_gap: OnGap | None, sieve: Sieve | None
+    ) -> None:
         self._engine = engine
         self._channel = channel
         self._on_gap = on_gap
+        self._sieve = sieve
         self._ranges = [self._open(number, first) for number, first in starts.items()]
         self._turn = 0
 
     def _open(self, number: int, first: int) -> MessageRange:
-        return MessageRange(self._engine, self._channel, number, first, None, self._on_gap)
+        return MessageRange(self._engine, self._channel, number, first, None, self._on_gap, self._sieve)
 
     def next(self, timeout_s: float) -> list[Message]:
         """Some more messages of one partition; none if nothing came within the time."""

@@ -70,3 +70,11 @@ def moment_us(engine: FilesEngine, start: Start) -> int:
         return to_us(parse_time(start))
     except InvalidMessage:
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}") from None
+
+
+def check_start(engine: FilesEngine, start: Start) -> None:
+    """Refuse a start that means nothing for several channels, though none may be there yet."""
+    if isinstance(start, int) or (isinstance(start, str) and start.isdecimal()):
+        raise ConfigError(f"{start!r} is an offset, which belongs to one channel; use 'first', 'new' or a time")
+    if start not in ("first", "new"):
+        moment_us(engine, start)

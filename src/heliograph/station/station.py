@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,13 +18,16 @@ from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
 from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_subscription
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
-from heliograph.delivery.ports import OnGap, OverflowPolicy
+from heliograph.delivery.invoke import check_handler, is_async
+from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
+from heliograph.filters import Choice, sieve_of
 from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt
-from heliograph.names import check_name, check_publishable
+from heliograph.names import check_name, check_ownable
+from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
 from heliograph.station.atomic import Step
 from heliograph.station.info import (
@@ -36,17 +40,19 @@ from heliograph.station.info import (
     Trimmed,
     TypeInfo,
 )
+from heliograph.station.merging import AnyRange, open_any
 from heliograph.station.observer import Observer
 from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
-from heliograph.station.reader import MessageRange, find
+from heliograph.station.reader import find
+from heliograph.station.requests import TIMEOUT_S, AsyncReplier, Duration, Replier, Requests
 from heliograph.station.seeking import seek
-from heliograph.station.spread import FollowedRange, MergedRange, open_range
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.timetable import Timetable
 from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
+from heliograph.station.wildcards import WildcardSubscription, forget_pattern, subscribe_pattern
 
 if TYPE_CHECKING:
     from heliograph.delivery.queues import Queue
@@ -117,6 +123,7 @@ class Station:
         self._observer = Observer(self.engine)
         self.timetable = Timetable(self.engine, self.publisher)
         self._upkeep = Upkeep(self.engine, self.timetable.look)
+        self.requests = Requests(self.engine, self._publish)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
@@ -313,6 +320,7 @@ class Station:
         overflow: OverflowPolicy = "block",
         on_gap: OnGap | None = None,
         paused: bool = False,
+        where: Choice | None = None,
         event_loop: Any = None,
         queue: bool = False,
         visibility_s: float | timedelta | None = None,
@@ -330,13 +338,34 @@ class Station:
         With ``queue=True`` it is one of any number of workers of a queue: each message goes to one of them, in any
         order, leased for ``visibility_s`` and for as long as the handler runs. The last three are the queue's
         settings, for all workers; see :meth:`queue`.
+
+        The channel may be a pattern: ``sensors.*.temp`` (one word), ``sensors.>`` (one or more). Channels made
+        later are heard from their first message on. ``where`` leaves out what nobody needs to decode:
+
+        >>> import heliograph as hg, tempfile, time
+        >>> heard = []
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     wanted = hg.Filter(type="com.example.*")
+        ...     with station.subscribe("sensors.>", heard.append, where=wanted):
+        ...         receipt = station.publish("sensors.kitchen", 21.5, type="com.example.temp.v1")
+        ...         while not heard:
+        ...             time.sleep(0.01)
+        >>> heard[0].channel, heard[0].data
+        ('sensors.kitchen', 21.5)
         """
-        check_name(channel)
+        sieve, pattern = sieve_of(where), is_pattern(channel)
+        if not pattern:
+            check_name(channel)
+        elif group or queue:
+            raise ConfigError(f"'{channel}' is a pattern; the workers of a group or queue share one channel: name it")
+        bury = _burying(handler) or self._publish_dead_letter
         wanted = {"visibility_s": visibility_s, "max_in_flight": max_in_flight, "max_deliveries": max_deliveries}
         if queue:
+            if where is not None:
+                raise ConfigError("a queue's messages go to all its workers alike: leave out where, or queue=True")
             return self._keep(self._queues.subscribe(
                 channel, handler, name=name, start=start, wanted=wanted, batch=batch, concurrency=concurrency,
-                retry=retry, timeout_s=timeout_s, overflow=overflow, on_gap=on_gap, paused=paused,
+                retry=retry, timeout_s=timeout_s, overflow=overflow, on_gap=on_gap, paused=paused, bury=bury,
                 event_loop=event_loop, forget=self.forget, on_closed=self._on_closed,
             ))  # fmt: skip
         if any(value is not None for value in wanted.values()):
@@ -344,19 +373,29 @@ class Station:
         if name is not None:
             check_name(name, "subscription")
             self.engine.check_writable()
-        self.engine.ensure(channel)
-        partitions_for(self.engine, channel, None, start)
-        subscription = start_subscription(
-            engine=self.engine, channel=channel, handler=handler,
-            start=lambda partition: resolve(self.engine, channel, start, partition),
-            flusher=self._flusher, lookout=self._lookout, publish_dead_letter=self._publish_dead_letter,
-            recent_dead_letters=self._recent_dead_letters, name=name, group=group, batch=batch, concurrency=concurrency,
+        begin = functools.partial(
+            self._begin, handler=handler, name=name, group=group, batch=batch, concurrency=concurrency,
             retry=retry or self._default_retry(),
             timeout_s=self.config.subscribers.timeout_s or None if timeout_s is None else timeout_s,
-            buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap, paused=paused,
-            event_loop=event_loop, on_closed=self._on_closed, clock=self.engine.clock,
+            buffer=buffer or self.config.subscribers.buffer, overflow=overflow, on_gap=on_gap,
+            sieve=sieve, publish_dead_letter=bury,
         )  # fmt: skip
-        return self._keep(subscription)
+        if pattern:
+            return self._keep(subscribe_pattern(
+                self.engine, channel, begin, start=start, paused=paused, event_loop=event_loop,
+                on_closed=self._on_closed,
+            ))  # fmt: skip
+        self.engine.ensure(channel)
+        partitions_for(self.engine, channel, None, start)
+        return begin(channel, start, paused=paused, event_loop=event_loop)
+
+    def _begin(self, channel: str, start: Start, **options: Any) -> Subscription:
+        """Subscribe to one channel, which is there."""
+        return self._keep(start_subscription(
+            engine=self.engine, channel=channel, start=lambda number: resolve(self.engine, channel, start, number),
+            flusher=self._flusher, lookout=self._lookout, recent_dead_letters=self._recent_dead_letters,
+            on_closed=self._on_closed, clock=self.engine.clock, **options,
+        ))  # fmt: skip
 
     def _keep(self, subscription: Subscription) -> Subscription:
         with self._lock:
@@ -466,21 +505,26 @@ class Station:
         partition: int | None = None,
         follow: bool = False,
         on_gap: Callable[[Gap], Any] | None = None,
+        where: Choice | None = None,
     ) -> Iterator[Message]:
         """Messages from ``start`` to ``end`` (by default what is there now); ``follow=True`` waits for more.
 
         All partitions, merged by time (when following: as they come), or one ``partition`` in the order of its
-        offsets. ``on_gap`` is told of offsets that cannot be read any more.
+        offsets. ``on_gap`` is told of offsets that cannot be read any more. The channel may be a pattern, as in
+        ``subscribe``: then the messages of all channels come in the order of their times. ``where`` leaves out
+        what does not fit a :class:`Filter`.
         """
-        return iter(self.open_range(channel, start, end, follow, on_gap, partition))
+        return iter(self.open_range(channel, start, end, follow, on_gap, partition, where))
 
     @explaining("cannot read")
     def open_range(
         self, channel: str, start: Start, end: Start | None, follow: bool, on_gap: Callable[[Gap], Any] | None,
-        partition: int | None = None,
-    ) -> MessageRange | MergedRange | FollowedRange:  # fmt: skip
+        partition: int | None = None, where: Choice | None = None,
+    ) -> AnyRange:  # fmt: skip
         """What read() iterates over, for callers that fetch a batch at a time."""
-        return open_range(self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap)
+        return open_any(
+            self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap, sieve=sieve_of(where)
+        )
 
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
@@ -501,12 +545,62 @@ class Station:
         )  # fmt: skip
         return Receipt(id, message.channel, message.partition, message.offset)
 
+    # -- asking and answering ---------------------------------------------------------------------------------
+
+    def request(
+        self,
+        channel: str,
+        data: Any = None,
+        *,
+        timeout: Duration = TIMEOUT_S,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+    ) -> Message:
+        """Publish a request and wait for its reply, from whatever process answers.
+
+        ReplyTimeout if none came in time; ReplyFailed if the handler gave up. The request is an ordinary message:
+        nobody may have answered it, but it is in the log.
+        """
+        return self.requests.ask(channel, data, timeout, type, key, headers, correlation_id, subject)
+
+    def reply(
+        self, channel: str, handler: Handler, *, name: str | None = None, event_loop: Any = None, **options: Any
+    ) -> Subscription:
+        """Answer the requests of a channel with what ``handler`` returns (a Draft, to say more than data).
+
+        A subscription in every respect, with the options of :meth:`subscribe`. When the handler gave up, whoever
+        asked gets ReplyFailed, and the request is in the dead letters.
+
+        >>> import heliograph as hg, tempfile
+        >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
+        ...     replier = station.reply("prices", lambda request: request.data["amount"] * 3)
+        ...     station.request("prices", {"amount": 14}, timeout=30).data
+        42
+        """
+        if options.get("batch"):
+            raise ConfigError("reply answers requests one by one; leave out batch")
+        kind = AsyncReplier if is_async(handler) else Replier
+        check_handler(handler)
+        answering = kind(handler, self._publish_reply, self._publish_dead_letter)
+        if not is_pattern(channel):
+            check_ownable(channel)
+        return self.subscribe(channel, answering, name=name, event_loop=event_loop, **options)
+
+    def _publish_reply(self, channel: str, *arguments: Any) -> Receipt:
+        try:
+            return self._publish(channel, *arguments)
+        finally:
+            self._meters.forget([channel])  # there are as many of these as there were processes that asked
+
     # -- channels ---------------------------------------------------------------------------------------------
 
     @explaining("cannot list the channels")
-    def channels(self) -> list[ChannelInfo]:
-        """Every channel of the station."""
-        return self._observer.channels()
+    def channels(self, *, replies: bool = False) -> list[ChannelInfo]:
+        """Every channel of the station; with ``replies=True`` also those that requests are answered in."""
+        return self._observer.channels(replies)
 
     @explaining("cannot describe the channel")
     def channel(self, name: str) -> ChannelInfo:
@@ -520,7 +614,7 @@ class Station:
         ``partitions`` is by default what the setting storage.partitions says.
         """
         own = _channel_settings(settings)
-        self.engine.create(check_publishable(name), own, partitions=partitions, exist_ok=False)
+        self.engine.create(check_ownable(name), own, partitions=partitions, exist_ok=False)
         return self.channel(name)
 
     @explaining("cannot alter the channel")
@@ -547,7 +641,9 @@ class Station:
         """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
         check_name(name)
         self.engine.check_writable()
-        live = sorted({info.name for info in self.subscriptions(name) if info.live})
+        wildcards = self.engine.wildcards
+        dropping = {wildcard for wildcard in wildcards.hearing(name) if wildcards.live(wildcard)}
+        live = sorted({info.name for info in self.subscriptions(name) if info.live} - dropping)
         if live:
             raise SubscriptionBusy(f"channel '{name}' has live subscribers: {', '.join(live)}. Close them first.")
         self.engine.delete(name)
@@ -600,10 +696,12 @@ class Station:
 
     @explaining("cannot forget the subscription")
     def forget(self, channel: str, name: str) -> None:
-        """Remove a durable subscription's position. It must not be live."""
-        check_name(channel)
+        """Remove a durable subscription's position, or all of a wildcard's. It must not be live."""
         check_name(name, "subscription")
         self.engine.check_writable()
+        if is_pattern(channel):
+            return forget_pattern(self.engine, channel, name)
+        check_name(channel)
         if name not in self.engine.positions.names(channel):
             raise NotFound(f"channel '{channel}' has no subscription '{name}'")
         lease = self.engine.subscription_lease(channel, name)
@@ -628,9 +726,12 @@ class Station:
             pending_bytes=self.engine.pending_bytes(), trimmed_messages=self._upkeep.trimmed_messages,
             trimmed_unread=self._upkeep.trimmed_unread, compacted_messages=self._upkeep.compacted_messages,
             compacted_bytes=self._upkeep.compacted_bytes, scheduled=scheduled,
-            scheduled_failed=scheduled_failed, audit_failures=self.engine.audit.failed,
+            scheduled_failed=scheduled_failed, requests_waiting=self.requests.waiting,
+            late_replies=self.requests.late, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
-            subscriptions=[stats for subscription in live for stats in subscription.partition_stats()],
+            subscriptions=[
+                stats for one in live if not isinstance(one, WildcardSubscription) for stats in one.partition_stats()
+            ],
             queues=self.queues(),
         )  # fmt: skip
 
@@ -653,10 +754,11 @@ class Station:
             live = list(self._subscriptions)
         for subscription in live:
             subscription.pause()  # all at once; each then has only its current message to finish
-        for subscription in live:
-            subscription.close()
+        for subscription in sorted(live, key=lambda one: not isinstance(one, WildcardSubscription)):
+            subscription.close()  # those that would begin others first
         for queue in list(self._pulled):
             queue.close()
+        self.requests.close()
         self._flusher.close()
         self._lookout.close()
         self._upkeep.close()
@@ -670,6 +772,11 @@ class Station:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _burying(handler: Handler) -> PublishDeadLetter | None:
+    """How a handler's dead letters are written, if it has a say in it."""
+    return handler.bury if isinstance(handler, Replier) else None
 
 
 def _channel_settings(settings: Mapping[str, Any]) -> ChannelSettings:

@@ -63,6 +63,10 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that wait for their time; -1 if the schedule cannot be read."""
     scheduled_failed: int
     """Of those, messages that were due and could not be delivered yet; `helio schedule list` says why."""
+    requests_waiting: int
+    """Requests of this process that wait for their replies."""
+    late_replies: int
+    """Replies that came when nobody waited for them any more, or a second time."""
     audit_failures: int
     """Audit records that could not be written."""
     channels: list[ChannelStats]

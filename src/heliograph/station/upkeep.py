@@ -23,6 +23,7 @@ from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
 from heliograph.station import compaction
 from heliograph.station.info import Trimmed
+from heliograph.station.mailbox import sweep
 
 logger = logging.getLogger("heliograph.upkeep")
 INTERVAL_S: Final = 10.0
@@ -73,6 +74,8 @@ class Upkeep:
                     return []
                 lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
             self._engine.steps.recover()
+            if only is None:
+                sweep(self._engine)
             return self._tidy(self._engine.channel_names() if only is None else [only])
         finally:
             lease.release()
@@ -139,6 +142,8 @@ class Upkeep:
             # Without a position there, but in partition 0: the partition was added and it has not seen it yet.
             or engine.positions.load(name, subscription, 0) is not None
         }
+        for wildcard in engine.wildcards.hearing(name) - positions.keys():
+            positions[wildcard] = fields.first  # it has not noticed this channel yet
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None

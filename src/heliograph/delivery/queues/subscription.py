@@ -117,6 +117,10 @@ class QueueSubscription(Subscription):
         """Whether it has ended: what it held was given back."""
         return self._finished
 
+    def _inside(self) -> bool:
+        """Whether this is called by its own handler."""
+        return delivering.get() is self._control
+
     @property
     def state(self) -> State:
         """What it is doing."""
@@ -147,7 +151,7 @@ class QueueSubscription(Subscription):
             return True
         self._forget = self._forget or forget
         self._control.stop()
-        if delivering.get() is self._control:
+        if self._inside():
             return self._finished
         ended = self._join(timeout_s)
         if not ended:
@@ -171,7 +175,7 @@ class QueueSubscription(Subscription):
         return SubscriptionStats(
             channel=self.channel, partition=None, name=self.name, state=self.state,
             delivered=counters.delivered, failed=counters.failed, retries=counters.retries, timeouts=counters.timeouts,
-            dead_letters=counters.dead_letters, dropped=0, expired=counters.expired,
+            dead_letters=counters.dead_letters, dropped=0, expired=counters.expired, filtered=0,
             missing=counters.missing, position=position,
             saved_position=sum(floors.saved.values()) if floors.saved else None,
             position_errors=floors.errors, lag=lag, lag_s=None if lag else 0.0,
