@@ -93,7 +93,7 @@ def test_nothing_is_saved_while_nothing_moves(station: MiniStation) -> None:
     saves = len(station.engine.saves)
     time.sleep(0.05)  # ten times the flush interval
     assert len(station.engine.saves) == saves
-    assert not station.flusher._moving
+    assert not station.flusher._items
 
 
 def test_flush_of_zero_saves_after_every_batch(station: MiniStation) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.delivery.deadletter import describe
+from heliograph.delivery.rounds import Rounds
 from heliograph.engine.port import Position
 
 if TYPE_CHECKING:
@@ -139,21 +140,16 @@ class Saved(Protocol):
         """Whether there is nothing left to save."""
 
 
-class Flusher:
+class Flusher(Rounds[Saved]):
     """Saves the positions of a station's subscriptions every few milliseconds, as long as any of them moves.
 
-    One per station. Its thread starts with the first subscription that has something to save, and sleeps
-    without a timer while nobody has.
+    One per station. Subscriptions save by themselves when they are closed.
     """
 
     def __init__(self, interval_ms: int = 200) -> None:
+        super().__init__("heliograph-positions", (interval_ms if interval_ms > 0 else UNFLUSHED_MS) / 1000)
         self.every_batch = interval_ms <= 0
         """Whether subscriptions save after every batch by themselves."""
-        self._interval_s = (interval_ms if interval_ms > 0 else UNFLUSHED_MS) / 1000
-        self._moving: list[Saved] = []
-        self._changed = threading.Condition(threading.Lock())
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def touch(self, positions: Saved) -> None:
         """These are about to move."""
@@ -161,32 +157,14 @@ class Flusher:
             return
         with self._changed:
             positions.listed = True
-            self._moving.append(positions)
-            if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._work, name="heliograph-positions", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._add(positions)
 
-    def close(self) -> None:
-        """End the thread. Subscriptions save by themselves when they are closed."""
-        self._closed.set()
+    def _round(self) -> None:
         with self._changed:
-            self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=1.0)
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._moving and not self._closed.is_set():
-                    self._changed.wait()
-            if self._closed.wait(self._interval_s):
-                return
-            with self._changed:
-                moving, self._moving = self._moving, []
-            for positions in moving:
-                # Before the look at what is done: whatever begins to move later lists itself again.
-                positions.listed = False
-                positions.save()
-                if not positions.settled():
-                    self.touch(positions)
+            moving, self._items = self._items, []
+        for positions in moving:
+            # Before the look at what is done: whatever begins to move later lists itself again.
+            positions.listed = False
+            positions.save()
+            if not positions.settled():
+                self.touch(positions)

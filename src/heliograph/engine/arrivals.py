@@ -6,12 +6,12 @@ Whoever makes or deletes a channel writes one byte to the file ``channels.news``
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from heliograph.disk import Disk
 from heliograph.engine.watch import Watcher
+from heliograph.log.news import ring
 
 
 class ChannelNews:
@@ -38,12 +38,7 @@ class ChannelNews:
     def tell(self) -> None:
         """A channel came or went."""
         self._wake()
-        with contextlib.suppress(OSError):  # whoever is not told looks once a second
-            fd = self._disk.open(self._path, os.O_WRONLY | os.O_CREAT)
-            try:
-                self._disk.pwrite(fd, b"!", 0)
-            finally:
-                self._disk.close(fd)
+        ring(self._path, self._disk)
 
     def _wake(self) -> None:
         for listener in list(self._listeners):

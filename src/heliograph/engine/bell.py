@@ -8,8 +8,6 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from heliograph.limits import WAIT_SLICE_S
-
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
@@ -41,7 +39,7 @@ class Bell:
             rung, self._rung = self._rung, False
         try:
             if not rung:
-                self._engine.wait_armed(self._channel, offsets, min(timeout_s, WAIT_SLICE_S), armed)
+                self._engine.wait_any(self._channel, offsets, timeout_s, armed)
         finally:
             with self._mutex:
                 self._armed = None

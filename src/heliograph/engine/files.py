@@ -265,7 +265,10 @@ class FilesEngine:
 
     def partition_count_or_new(self, name: str) -> int:
         """As `partition_count`; the channel is made if that is allowed."""
-        return self._creating(name, lambda: self._counts.count(name))
+        try:
+            return self._counts.count(name)
+        except NotFound:
+            return self._creating(name, lambda: self._counts.count(name))
 
     def check_partition(self, name: str, number: int) -> int:
         """The number, if the channel has such a partition."""
@@ -474,18 +477,24 @@ class FilesEngine:
     def _wait(self, entry: OpenPartition, offset: int, timeout_s: float) -> bool:
         return self._wait_for({entry: offset}, timeout_s)
 
-    def wait_any(self, name: str, offsets: dict[int, int], timeout_s: float) -> bool:
-        """As `wait`, for several partitions of a channel: offsets by partition."""
+    def wait_any(
+        self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType | None = None
+    ) -> bool:
+        """As `wait`, for several partitions of a channel: offsets by partition.
+
+        ``armed`` is a lock that the caller holds: whoever frees it ends the wait, too.
+        """
         entries = {self._open.get(name, number): offset for number, offset in offsets.items()}
         try:
-            return self._wait_for(entries, timeout_s)
+            return self._wait_for(entries, timeout_s, armed)
         except (ChannelGone, Evicted):  # the caller reads next, which opens them again or says what is wrong
             for number in offsets:
                 self.drop_closed(name, number)
             return False
 
-    def _wait_for(self, entries: dict[OpenPartition, int], timeout_s: float) -> bool:
-        armed: _thread.LockType | None = None
+    def _wait_for(
+        self, entries: dict[OpenPartition, int], timeout_s: float, armed: _thread.LockType | None = None
+    ) -> bool:
         try:
             for entry in entries:
                 news = entry.log.news
@@ -514,28 +523,6 @@ class FilesEngine:
             raise ChannelGone(f"{entry.log.place.directory} was deleted")
         if self._always:
             self._settle(entry)  # its writer may never sync by itself
-
-    def wait_armed(self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType) -> None:
-        """As `wait_any`; ``armed`` is held, and whoever frees it ends the wait."""
-        entries = [(self._open.get(name, number), offset) for number, offset in offsets.items()]
-        woken = True
-        try:
-            for entry, _ in entries:
-                if not self.read_only:
-                    self._watcher.watch(entry.log.news.path, entry.log.news.wake)
-                entry.log.news.arm(armed)
-            if all(entry.log.limit().next <= offset for entry, offset in entries):
-                woken = armed.acquire(timeout=timeout_s)
-        except (ChannelGone, Evicted):
-            for number in offsets:
-                self.drop_closed(name, number)
-        finally:
-            for entry, _ in entries:
-                entry.log.news.disarm(armed)
-        self.check_open()
-        if not woken and self._always:
-            for entry, _ in entries:
-                self._settle(entry)
 
     def tell(self, name: str, number: int) -> None:
         """Let whoever waits for news of the partition look again, in all processes."""

@@ -27,6 +27,7 @@ from heliograph.engine.port import MemberInfo
 from heliograph.engine.positions import Positions, taken
 from heliograph.engine.watch import Watcher
 from heliograph.log.locks import FileLock
+from heliograph.log.news import ring
 
 JOIN_TIMEOUT_S = 30.0
 """How long to wait for another worker that is joining."""
@@ -157,12 +158,7 @@ class Membership:
 
     def tell(self) -> None:
         """Something has changed."""
-        with contextlib.suppress(OSError):  # whoever is not told looks for himself soon
-            fd = self._disk.open(self._directory / "changes", os.O_WRONLY | os.O_CREAT)
-            try:
-                self._disk.pwrite(fd, b"!", 0)
-            finally:
-                self._disk.close(fd)
+        ring(self._directory / "changes", self._disk)
 
     def _sweep(self) -> None:
         """Remove what dead workers left. Alone, so that nobody is between making his file and locking it."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -23,18 +23,7 @@ from heliograph.errors import Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
 
-
-class _KindFile(msgspec.Struct):
-    kind: Kind
-
-
 _decode = msgspec.json.Decoder(Position).decode
-_decode_kind = msgspec.json.Decoder(_KindFile).decode
-_CALLED: Final[dict[Kind, str]] = {
-    "plain": "a plain one",
-    "group": "a group (group=True)",
-    "queue": "a queue (queue=True)",
-}
 
 LOOKED_AT_S = 1.0
 """Who looks whether a lease is free holds its lock, shared, for an instant: whoever wants it then tries again."""
@@ -48,15 +37,6 @@ def taken(lock: FileLock) -> bool:
             return False
         time.sleep(0.001)
     return True
-
-
-def _busy(lock: FileLock, channel: str, subscription: str) -> SubscriptionBusy:
-    holder = lock.noted() or "another process"
-    lock.release()
-    return SubscriptionBusy(
-        f"subscription '{subscription}' of '{channel}' is live already ({holder}). "
-        "Close that one first, or subscribe under another name."
-    )
 
 
 class Positions:

@@ -7,7 +7,6 @@ early by as much; stepped back, they wait until the clock has caught up. Nothing
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, StationClosed
 from heliograph.limits import SCHEDULE_LOOK_S
 from heliograph.log.locks import FileLock
+from heliograph.log.news import ring
 from heliograph.schedule.database import Database
 from heliograph.schedule.mover import EVER_US, Append, Mover
 from heliograph.schedule.recurring import Recurring
@@ -52,12 +52,7 @@ class Dispatcher:
             if due_us < self._until_us or self._until_us < self._engine.clock.time_ns() // 1000:  # it was stepped
                 self._bell.set()
             return
-        with contextlib.suppress(OSError):  # costs the message a second, nothing more
-            fd = self._engine.disk.open(self._directory / NEWS, os.O_WRONLY | os.O_CREAT)
-            try:
-                self._engine.disk.pwrite(fd, b"!", 0)
-            finally:
-                self._engine.disk.close(fd)
+        ring(self._directory / NEWS, self._engine.disk)
 
     def close(self) -> None:
         """Stop after the messages at hand."""
