@@ -323,3 +323,88 @@ def test_a_log_that_lost_its_end_is_asked_again(opened: Opener, root: Path) -> N
             station.publish(CHANNEL, "others")
         with station.producer("p") as producer:
             assert producer.last(CHANNEL) == 2
+
+
+# -- batches whose keys lead to several partitions are atomic steps ----
+
+DRAFTS = [hg.Draft(data=number, key=f"k{number}") for number in range(8)]
+
+
+def replacing(station: hg.Station, monkeypatch: pytest.MonkeyPatch) -> list[hg.Producer]:
+    """Somebody becomes the producer right after the record of its step was written."""
+    steps, replaced = station.engine.steps, []
+    real = steps._write
+
+    def write(record: Any) -> Any:
+        lock = real(record)
+        replaced.append(station.producer("p"))
+        return lock
+
+    monkeypatch.setattr(steps, "_write", write)
+    return replaced
+
+
+def test_a_producer_that_is_replaced_after_its_record_was_written_withdraws_it(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        station.create_channel(CHANNEL, partitions=4)
+        old = station.producer("p")
+        old.publish(CHANNEL, "first")
+        replaced = replacing(station, monkeypatch)
+        with pytest.raises(hg.ProducerFenced):
+            old.publish_many(CHANNEL, DRAFTS)
+        monkeypatch.undo()
+        assert list((root / "atomic").iterdir()) == []
+        assert replaced[0].last(CHANNEL) == 1
+        assert [receipt.duplicate for receipt in replaced[0].publish_many(CHANNEL, DRAFTS, seq=2)] == [False] * 8
+        assert sorted(map(str, data_of(station))) == sorted(["first", *map(str, range(8))])
+
+
+def test_the_record_of_one_that_died_replaced_is_not_carried_out(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers belong to the new one by then."""
+    with opened() as station:
+        station.create_channel(CHANNEL, partitions=4)
+        old = station.producer("p")
+        old.last(CHANNEL)
+        monkeypatch.setattr(station.engine.steps, "_append", lambda *_: (_ for _ in ()).throw(hg.DiskFull("no space")))
+        with pytest.raises(hg.OutcomeUnknown):
+            old.publish_many(CHANNEL, DRAFTS)
+        assert len(list((root / "atomic").iterdir())) == 1
+        monkeypatch.undo()
+        new = station.engine.producers.begin("p")  # and has not looked at the channel yet
+        station.trim()
+        assert list((root / "atomic").iterdir()) == []
+        assert data_of(station) == []
+        assert station.engine.producers.last(CHANNEL, new) == 0
+
+
+def test_whoever_replaces_a_producer_waits_for_its_step(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        station.create_channel(CHANNEL, partitions=4)
+        old, steps, reached, go = station.producer("p"), station.engine.steps, threading.Event(), threading.Event()
+        old.last(CHANNEL)
+        real = steps._append
+
+        def append(record: Any, number: int) -> int:
+            reached.set()
+            assert go.wait(30)
+            return real(record, number)
+
+        monkeypatch.setattr(steps, "_append", append)
+        working = threading.Thread(target=lambda: old.publish_many(CHANNEL, DRAFTS), daemon=True)
+        working.start()
+        assert reached.wait(30)
+        new, found = station.producer("p"), []
+        asking = threading.Thread(target=lambda: found.append(new.last(CHANNEL)), daemon=True)
+        asking.start()
+        asking.join(0.3)
+        assert asking.is_alive(), "it did not wait"
+        go.set()
+        working.join(30)
+        asking.join(30)
+        assert found == [8]

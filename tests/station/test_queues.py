@@ -15,6 +15,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.station import Station
+from tests.faults import SteppedClock
 from tests.opening import Opener
 from tests.proof.tools import Child, eventually, tree
 
@@ -846,3 +847,26 @@ def test_what_is_done_can_be_handed_out_again_to_this_queue_alone(opened: Opener
     queue.ack(again)
     station.close()
     assert opened().requeue("jobs", "q", [(0, 0)]) == 1, "also while nobody works for it"
+
+
+# -- messages that expire -----------------------------------------------------------------------------------
+
+
+def test_expired_messages_are_done_and_counted_not_delivered(opened: Opener) -> None:
+    clock = SteppedClock()
+    station = opened(clock=clock)
+    for number in range(6):
+        station.publish("jobs", number, ttl=60 if number % 2 else None)
+    clock.step_us = 120_000_000
+    with station.queue("jobs", "pulled", start="first") as queue:
+        jobs = queue.receive(10)
+        assert [job.message.data for job in jobs] == [0, 2, 4]
+        queue.ack(jobs)
+    info = station.queue_info("jobs", "pulled")
+    assert (info.depth, info.in_flight) == (0, 0)
+    seen: list[int] = []
+    with station.subscribe(
+        "jobs", lambda message: seen.append(message.data), name="handled", queue=True, start="first"
+    ) as worker:
+        eventually(lambda: worker.position == 6)
+        assert (sorted(seen), worker.stats().expired) == ([0, 2, 4], 3)
