@@ -287,6 +287,17 @@ class AsyncStation:
                 self.sync_station.publish, channel, data, type=type, key=key, headers=headers, subject=subject, id=id,
                 correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
             )  # fmt: skip
+        if headers is None and correlation_id is None and subject is None and id is None and wait is None:
+            quick = self._publisher.prepare_plain(channel, data, type, key, self._resolved)
+            if quick is not None:
+                ticket, message_id, partition = quick
+                return Receipt(message_id, channel, partition, await self._commit(channel, partition, ticket, wait))
+        return await self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
+
+    async def _publish(
+        self, channel: str, data: Any, type: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
+        correlation_id: str | None, subject: str | None, id: str | None, wait: float | None,
+    ) -> Receipt:  # fmt: skip
         arguments = (channel, data, type, key, headers, correlation_id, subject, id, self._resolved)
         if self._must_look(channel, type, (data,)):  # at files, which is not done in the loop
             ticket, message_id = await self._call(self._publisher.prepare, *arguments)
@@ -294,6 +305,8 @@ class AsyncStation:
             ticket, message_id = self._publisher.prepare(*arguments)
         partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
         first = await self._commit(channel, partition, ticket, wait)
+        if not self._engine.is_open(channel, 0):  # then the next one goes the short way
+            await asyncio.to_thread(self._engine.appender, channel, 0)
         return Receipt(message_id, channel, partition, first)
 
     async def _partitions(self, channel: str) -> int:

@@ -298,6 +298,23 @@ def new_id() -> str:
     return str(_uuid7())
 
 
+def new_ids(count: int) -> tuple[bytes, range, list[str]]:
+    """The ids of a batch: one form with a hole, the numbers for it, and the ids as text.
+
+    A UUIDv7 ends in 32 random bits behind the counter that keeps those of one millisecond in order. A batch counts
+    on there, which takes a third of the time of drawing each; the first bit is left for that.
+
+    >>> form, numbers, ids = new_ids(3)
+    >>> [form % number == one.encode() for number, one in zip(numbers, ids)], ids == sorted(ids), ids[-1] < new_id()
+    ([True, True, True], True, True)
+    """
+    drawn = str(_uuid7())
+    begin, start = drawn[:28], int(drawn[28:], 16) & 0x7FFF_FFFF
+    numbers = range(start, start + count)
+    whole = (begin + "%08x") * count % tuple(numbers)
+    return begin.encode() + b"%08x", numbers, [whole[at : at + 36] for at in range(0, len(whole), 36)]
+
+
 def id_time_us(message_id: str) -> int | None:
     """When a UUIDv7 was made, in µs, to the millisecond; None for other ids."""
     if len(message_id) != 36 or message_id[14] != "7":
@@ -334,7 +351,7 @@ def attributes(
     """The optional attributes, empty ones left out."""
     parts: list[bytes] = []
     if key is not None:
-        parts.append(b',"partitionkey":' + _text("key", key, KEY_BYTES_MAX))
+        parts.append(key_attribute(key))
     if correlation_id:
         parts.append(b',"correlationid":' + _text("correlation_id", correlation_id, 1024))
     if traceparent:
@@ -344,6 +361,11 @@ def attributes(
     if headers:
         parts.append(_headers(headers))
     return b"".join(parts)
+
+
+def key_attribute(key: object) -> bytes:
+    """What an envelope says of its key."""
+    return b',"partitionkey":' + _text("key", key, KEY_BYTES_MAX)
 
 
 def _text(what: str, value: object, bytes_max: int) -> bytes:

@@ -300,18 +300,23 @@ def _foreign(value: Any) -> Any:
     raise TypeError(f"JSON cannot hold a {_called(type(value))}; register a type or convert it first")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_foreign).encode
+_encoder = msgspec.json.Encoder(enc_hook=_foreign)
+_encode = _encoder.encode
+_encode_lines = _encoder.encode_lines
 _pack = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
 
 
 def _encode_plain_batch(batch: Sequence[Any]) -> list[bytes] | None:
     """The batch as JSON, or None when something in it has to be looked at one by one."""
     try:
-        encoded = list(map(_encode, batch))
+        whole = _encode_lines(batch)
     except (TypeError, ValueError, RecursionError):
         return None
-    whole = b"".join(encoded)
-    return encoded if whole.find(b"null") == -1 and _NEWLINE not in whole else None
+    if whole.find(b"null") != -1:
+        return None
+    encoded = whole.split(b"\n")
+    encoded.pop()  # each line was ended
+    return encoded if len(encoded) == len(batch) else None
 
 
 def _refuse_non_finite(data: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.engine.producers import Epoch
 from tests.faults import Died, FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import Child
@@ -163,30 +164,33 @@ def test_whoever_was_replaced_is_refused_at_every_door_and_stays_so(opened: Open
 ZOMBIE = """
     import sys, heliograph as hg
     from heliograph.log.groups import Group
+    from heliograph.log.partition import Partition
     station = hg.open(sys.argv[1], name="host1", durability=sys.argv[2])
     producer = station.producer("p")
     producer.publish("orders", 1)
-    real = Group.lines
-    def slow(self, *args):
-        if self.guard is not None:
+    def slow(real):
+        def paused(*args):
             print("at the lock", flush=True)
             sys.stdin.readline()
-        return real(self, *args)
-    Group.lines = slow
+            return real(*args)
+        return paused
+    Group.lines = slow(Group.lines)
+    Partition._write_form = slow(Partition._write_form)
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        producer.publish("orders", 2)
+        producer.publish("orders", 2, headers={"way": "long"} if sys.argv[3] == "long" else None)
         print("stored", flush=True)
     except hg.HeliographError as error:
         print(type(error).__name__, flush=True)
 """
 
 
+@pytest.mark.parametrize("way", ["long", "short"])
 @pytest.mark.parametrize("durability", ["always", "interval"])
-def test_a_zombie_that_is_already_writing_is_waited_for(opened: Opener, root: Path, durability: str) -> None:
+def test_a_zombie_that_is_already_writing_is_waited_for(opened: Opener, root: Path, durability: str, way: str) -> None:
     """It passed the check under the lock: whoever replaces it must see what it writes."""
-    with opened(durability=durability) as station, Child(ZOMBIE, root, durability) as zombie:
+    with opened(durability=durability) as station, Child(ZOMBIE, root, durability, way) as zombie:
         assert zombie.line() == "ready"
         zombie.tell()
         assert zombie.line() == "at the lock"
@@ -204,14 +208,36 @@ def test_a_zombie_that_is_already_writing_is_waited_for(opened: Opener, root: Pa
         assert data_of(station) == [1, 2]
 
 
-def test_a_zombie_that_comes_later_is_refused(opened: Opener, root: Path) -> None:
-    with opened() as station, Child(ZOMBIE, root, "always") as zombie:
+@pytest.mark.parametrize("way", ["long", "short"])
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_a_zombie_that_comes_later_is_refused(opened: Opener, root: Path, durability: str, way: str) -> None:
+    with opened(durability=durability) as station, Child(ZOMBIE, root, durability, way) as zombie:
         assert zombie.line() == "ready"
         with station.producer("p") as new:
             assert new.publish(CHANNEL, 2).offset == 1
             zombie.tell()
             assert zombie.line() == "ProducerFenced"
         assert data_of(station) == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["long", "short", "batch"])
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_a_zombie_that_slept_after_its_check_is_refused_under_the_lock(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, durability: str, way: str
+) -> None:
+    with opened(durability=durability) as station:
+        old = station.producer("p")
+        old.publish(CHANNEL, 1)
+        new = station.producer("p")
+        monkeypatch.setattr(Epoch, "check", lambda self: None)
+        assert new.publish(CHANNEL, 2).offset == 1
+        with pytest.raises(hg.ProducerFenced):
+            if way == "batch":
+                old.publish_many(CHANNEL, [3, 4])
+            else:
+                old.publish(CHANNEL, 3, key="k", headers={"way": "long"} if way == "long" else None)
+        assert new.publish(CHANNEL, 5).offset == 2
+        assert data_of(station) == [1, 2, 5]
 
 
 def test_too_many_producers_are_refused_loudly_and_forgetting_makes_room(opened: Opener) -> None:

@@ -391,6 +391,16 @@ class FilesEngine:
             name, lambda: self._open.use(name, number, lambda found: self._append(found, ticket, wait_s))
         )
 
+    def is_open(self, name: str, number: int) -> bool:
+        """Whether this process has a partition open."""
+        return (name, number) in self._open.known
+
+    def words_if_open(self, name: str, number: int) -> memoryview | None:
+        """What all processes share of a partition's head, if this process has it open."""
+        entry = self._open.known.get((name, number))
+        head = None if entry is None else entry.log.head
+        return None if head is None else head.words
+
     def appender(self, name: str, number: int) -> Partition | GroupCommit:
         """What appends single messages as durably as the station promises; the channel is made if that is allowed."""
         self.check_writable()

@@ -14,15 +14,18 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import google_crc32c
 
 from heliograph.errors import Busy, HeliographError, OutcomeUnknown
 from heliograph.limits import GROUP_BYTES_MAX
-from heliograph.log.groups import Group
+from heliograph.log.groups import Group, Guard
 from heliograph.log.held import Evicted
 from heliograph.log.lines import Form, fill
 from heliograph.log.partition import Partition
+
+_crc = google_crc32c.value
 
 
 class Ticket(Group):
@@ -75,26 +78,63 @@ class Ticket(Group):
 
 
 class FormTicket(Ticket):
-    """An atomic batch whose messages differ only in id and data: finished in one step per message."""
+    """An atomic batch whose messages differ in little: finished in one step per message.
 
-    __slots__ = ("form", "ids")
+    The form's holes are filled from columns, of which the last are the payloads.
+    """
+
+    __slots__ = ("columns", "form")
 
     def __init__(
         self,
         form: bytes,
-        ids: Sequence[bytes],
-        payloads: Sequence[bytes],
+        columns: Sequence[Sequence[Any]],
         now_us: int,
         *,
         callback: Callable[[list[Ticket]], None] | None = None,
     ) -> None:
-        super().__init__(payloads, (), now_us, atomic=True, callback=callback)
+        super().__init__(columns[-1], (), now_us, atomic=True, callback=callback)
         self.form = form
-        self.ids = ids
-        self.size += len(form) * len(ids)
+        self.columns = columns
+        self.size += len(form) * self.count
 
     def lines(self, place: bytes, first: int) -> bytes:
-        return fill(self.form, self.ids, self.bodies, place, first)
+        return fill(self.form, self.columns, place, first)
+
+    def filled(self) -> list[bytes]:
+        """The bodies, as a ticket for messages that have nothing in common would hold them."""
+        return [self.form % row for row in zip(*self.columns, strict=True)]
+
+
+class OneTicket(Ticket):
+    """A message that differs in little from others of its publisher: finished in one step."""
+
+    __slots__ = ("form", "hole", "id_bytes", "microseconds")
+
+    def __init__(
+        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int,
+        guard: Guard | None = None, callback: Callable[[list[Ticket]], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.form = form
+        self.id_bytes = id_bytes
+        self.microseconds = microseconds
+        self.hole = hole
+        self.bodies = self.crcs = ()
+        self.count = 1
+        self.now_us = self.min_us = self.max_us = now_us
+        self.atomic = False
+        self.first = -1
+        self.guard = guard
+        self.refused = self.error = None
+        self.callback = callback
+        self.size = len(hole) + form.room
+        self._done = False
+        self._lock = None
+
+    def lines(self, place: bytes, first: int) -> bytes:
+        form = self.form.lines.get(place) or self.form.line(place)
+        text = form % (self.id_bytes, self.microseconds, self.hole, first)
+        return b'%b,"crc":"%08x"}\n' % (text, _crc(text))
 
 
 _NOBODY = Ticket((), (), 0)
@@ -128,21 +168,22 @@ class GroupCommit:
         self.pending_bytes = 0
         self.refused = 0
 
-    def append_one(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
+    def append_one(
+        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None = None
+    ) -> int:
         """Append and sync one message from this thread: without any detour if nobody else is at it; its offset."""
-        size = len(encoded)
+        size = len(hole)
         with self._mutex:
             alone = not self._leading and not self._closed
             if alone:
                 self._leading = True
                 self.pending_bytes += size
         if not alone:
-            body = form.body % (id_bytes, microseconds, encoded)
-            ticket = Ticket((body,), (google_crc32c.value(body),), now_us)
+            ticket = OneTicket(form, id_bytes, microseconds, hole, now_us, guard)
             self.commit(ticket, self._wait_s)
             return ticket.first
         try:
-            return self.partition.commit_one(form, id_bytes, microseconds, encoded, now_us)
+            return self.partition.commit_one(form, id_bytes, microseconds, hole, now_us, guard)
         finally:
             with self._mutex:
                 self.pending_bytes -= size

@@ -50,7 +50,7 @@ LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
 INODE: Final = 24 // 8
 SEQUENCE: Final = _AT // 8
-_STATE: Final = (_SUM_AT - 8) // 8
+STATE: Final = (_SUM_AT - 8) // 8
 
 _crc = google_crc32c.value
 _pack_moving = _MOVING.pack_into
@@ -158,7 +158,7 @@ class Head:
 
     def state(self) -> int:
         """The last field as it stands, though the head be torn."""
-        return self.words[_STATE]
+        return self.words[STATE]
 
     def store(self, *fields: int) -> None:
         """Write the fields. Only with the append lock held."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 
@@ -33,31 +33,33 @@ _BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
 class Form:
     """A line with holes, for a publisher whose messages differ in little: filled in one step under the lock.
 
-    ``body`` has holes for id, microseconds and data. ``line`` has one more for the offset, and the origin of the
-    partition it was made for.
+    ``body`` has holes for id, microseconds, and data or all that comes after the channel. ``lines`` have one more for
+    the offset, and the place of the partition they are for.
     """
 
-    __slots__ = ("body", "line", "origin", "room")
+    __slots__ = ("body", "lines", "room")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.room = len(body) + 36 + TAIL_BYTES_MAX  # bytes that a line has beside its data, at the most
-        self.line = b""
-        self.origin: bytes | None = None
+        self.lines: dict[bytes, bytes] = {}
 
-    def suit(self, origin: bytes) -> bytes:
-        """The line for a partition, made anew when its origin is another one."""
-        self.line = b'%b%b%%d"' % (self.body, origin.replace(b"%", b"%%"))
-        self.origin = origin
-        return self.line
+    def line(self, place: bytes) -> bytes:
+        """The line for a partition, made when it is first asked for."""
+        made = self.lines[place] = b'%b%b%%d"' % (self.body, place.replace(b"%", b"%%"))
+        return made
 
 
-def fill(form: bytes, ids: Sequence[bytes], payloads: Sequence[bytes], place: bytes, first: int) -> bytes:
-    """Finish an atomic batch whose messages differ only in id and data, which are the holes of the form."""
-    mark = b',"batch":"%d/%d"' % (first, len(ids)) if len(ids) > 1 else b""
+def fill(form: bytes, columns: Sequence[Sequence[Any]], place: bytes, first: int) -> bytes:
+    """Finish an atomic batch whose messages differ only in the holes of the form, for each of which is a column."""
+    count = len(columns[0])
+    mark = b',"batch":"%d/%d"' % (first, count) if count > 1 else b""
     line = b'%b%b%b%%d"' % (form, mark, place.replace(b"%", b"%%"))
-    texts = [line % hole for hole in zip(ids, payloads, range(first, first + len(ids)), strict=True)]
-    return b"".join([b'%b,"crc":"%08x"}\n' % (text, _value(text)) for text in texts])
+    texts = [line % row for row in zip(*columns, range(first, first + count), strict=True)]
+    holes: list[bytes | int] = [0] * (2 * len(texts))
+    holes[::2] = texts
+    holes[1::2] = map(_value, texts)
+    return b'%b,"crc":"%08x"}\n' * len(texts) % tuple(holes)  # all at once: half the time of one by one
 
 
 def origin_place(origin: bytes, partition: int) -> bytes:

@@ -17,7 +17,7 @@ from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES
 from heliograph.log import index, segments
-from heliograph.log.groups import Group, Mark
+from heliograph.log.groups import Group, Guard, Mark
 from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
 from heliograph.log.held import Evicted, HeldLog
 from heliograph.log.lines import Form
@@ -41,13 +41,17 @@ class Partition(HeldLog):
             self._leave()
         self.news.tell()
 
-    def append_one(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
+    def append_one(
+        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None = None
+    ) -> int:
         """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
         with self.mutex:
-            if self.written + len(encoded) + form.room > self._rotate_at or not self._lock.held:
-                return self._append_one_entering(form.body % (id_bytes, microseconds, encoded), now_us)
+            if self.written + len(hole) + form.room > self._rotate_at or not self._lock.held:
+                return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
+            if guard is not None and (refusal := guard()) is not None:
+                raise refusal
             try:
-                offset = self._write_form(form, id_bytes, microseconds, encoded, now_us)
+                offset = self._write_form(form, id_bytes, microseconds, hole, now_us)
                 if self.open_first == self.next:  # an index entry was just finished
                     self._store()
                 else:
@@ -62,11 +66,11 @@ class Partition(HeldLog):
                 self._leave()
             return offset
 
-    def _write_form(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
+    def _write_form(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int) -> int:
         """Write one message whose event time is now; the lock is held and the segment has room."""
         offset = self.next
-        line = form.line if form.origin is self._origin else form.suit(self._origin)
-        data = line % (id_bytes, microseconds, encoded, offset)
+        line = form.lines.get(self._origin) or form.line(self._origin)
+        data = line % (id_bytes, microseconds, hole, offset)
         data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
         if (done := self._write_file(self._fd, data)) != len(data):
             self._disk.write_all(self._fd, memoryview(data)[done:])
@@ -99,29 +103,37 @@ class Partition(HeldLog):
             self._release_in_doubt()
         raise explain(error, f"cannot append to {self._directory}") from error
 
-    def _append_one_entering(self, body: bytes, now_us: int) -> int:
+    def _append_one_entering(self, body: bytes, now_us: int, guard: Guard | None) -> int:
         group = Group((body,), (_value(body),), now_us)
+        group.guard = guard
         self._enter()
         self._append((group,))
         self._leave()
+        if group.refused is not None:
+            raise group.refused
         self.news.tell()
         return group.first
 
-    def commit_one(self, form: Form, id_bytes: bytes, microseconds: int, encoded: bytes, now_us: int) -> int:
+    def commit_one(
+        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None = None
+    ) -> int:
         """Append one message and make it durable: as `commit`, in as few steps as possible; its offset.
 
         After a sync the caches are cold, and every step costs several times what it costs in a busy loop.
         """
         with self.mutex:
             self._enter()
-            if self.written + len(encoded) + form.room > self._rotate_at:
-                body = form.body % (id_bytes, microseconds, encoded)
+            if guard is not None and (refusal := guard()) is not None:
+                self._leave()
+                raise refusal
+            if self.written + len(hole) + form.room > self._rotate_at:
+                body = form.body % (id_bytes, microseconds, hole)
                 group = Group((body,), (_value(body),), now_us)
                 self._append((group,))
                 offset = group.first
             else:
                 try:
-                    offset = self._write_form(form, id_bytes, microseconds, encoded, now_us)
+                    offset = self._write_form(form, id_bytes, microseconds, hole, now_us)
                 except BaseException as error:
                     self._give_up(error)
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import uuid_utils
@@ -24,6 +24,7 @@ from heliograph.message import (
     attributes,
     bytes_data,
     check_id,
+    new_ids,
     template,
     time_us,
 )
@@ -42,14 +43,25 @@ _uuid7 = uuid_utils.uuid7
 _BYTES = (bytes, bytearray, memoryview)
 SPECIAL = {Draft, *_BYTES}
 BYTES_TYPE = "heliograph.bytes.v1"
+NO_WORDS = memoryview(b"")
+NUMBER_BYTES_MAX = 20  # of a number that fills a hole: room for it, whatever it is
 _UNCHECKED = ""  # no type's name: the route of a registered type before its schema was looked at
 Callback = Callable[[list[Ticket]], None]
+
+
+class Numbered(NamedTuple):
+    """What a producer says in its messages: a form with a hole for the number, and the first of a batch."""
+
+    form: bytes
+    first: int
 
 
 class Route:
     """What is the same for every message that a publisher sends to a channel with a type and a service."""
 
-    __slots__ = ("form", "layout", "line", "log", "meter", "plain", "second_us", "template", "type_name")
+    __slots__ = (
+        "baked", "known_state", "layout", "line", "logs", "meter", "plain", "template", "type_name", "words",
+    )  # fmt: skip
 
     def __init__(self, template: bytes, type_name: str, meter: ChannelMeter, *, plain: bool) -> None:
         self.template = template
@@ -57,18 +69,20 @@ class Route:
         self.type_name = type_name
         self.meter = meter
         self.plain = plain  # data of no registered type: encoded as it is
-        self.layout = -1  # of the engine when the channel was seen to have a single partition,
-        self.log: Partition | GroupCommit  # which is this
-        self.second_us = 0  # when the second began that the form has in it
-        self.form = Form(b"")
+        self.layout = -1  # of the engine when this route last looked at the channel, which then had
+        self.logs: list[Partition | GroupCommit | None] = []  # so many partitions, of which these were published to,
+        self.words = NO_WORDS  # and the head of the first of which
+        self.known_state = -1  # held this word: it moves when the number of partitions does
+        # When the second began that the forms have in them, the form for messages that have nothing but data, and that
+        # for messages that have other attributes before it. Threads share them, hence all in one.
+        self.baked = (0, Form(b""), Form(b""))
 
-    def bake(self, now_us: int, timestamps: Timestamps) -> int:
-        """Put the second into the form, which then serves for the rest of it; returns the microseconds."""
-        microseconds = now_us % 1_000_000
-        self.second_us = now_us - microseconds
-        begin = self.template % (b"%b", timestamps.format(self.second_us).replace(b"000000Z", b"%06dZ"))
-        self.form = Form(begin + b',"data":%b')
-        return microseconds
+    def bake(self, now_us: int, timestamps: Timestamps) -> tuple[int, Form, Form]:
+        """Put the second into the forms, which then serve for the rest of it."""
+        second_us = now_us - now_us % 1_000_000
+        begin = self.template % (b"%b", timestamps.format(second_us).replace(b"000000Z", b"%06dZ"))
+        self.baked = baked = (second_us, Form(begin + b',"data":%b'), Form(begin + b"%b"))
+        return baked
 
 
 class Envelopes:
@@ -212,12 +226,9 @@ class Envelopes:
     def prepare_many(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, callback: Callback | None = None,
-        own: Sequence[bytes] | None = None,
+        numbered: Numbered | None = None,
     ) -> tuple[Ticket, list[str]]:  # fmt: skip
-        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written.
-
-        ``own`` are attributes that only we may set, one for each message.
-        """
+        """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written."""
         self._route(channel, type_name)
         batch = payloads if isinstance(payloads, list) else list(payloads)
         if len(batch) > BATCH_MESSAGES_MAX:
@@ -226,10 +237,10 @@ class Envelopes:
         correlation_id = correlation_id or context.correlation_id()
         extra = attributes(key, correlation_id, context.traceparent(), None, headers)
         ticket: Ticket | None = None
-        if own is None and SPECIAL.isdisjoint(map(type, batch)):
-            ticket, ids = self._plain_ticket(channel, batch, type_name, extra, now_us, callback)
+        if SPECIAL.isdisjoint(map(type, batch)):
+            ticket, ids = self._plain_ticket(channel, batch, type_name, extra, numbered, now_us, callback)
         if ticket is None:
-            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us, own)
+            bodies, ids = self._mixed_bodies(channel, batch, type_name, key, headers, correlation_id, now_us, numbered)
             self._check_size(max(map(len, bodies), default=0), channel)
             ticket = Ticket(bodies, list(map(_crc, bodies)), now_us, atomic=True, callback=callback)
             self._set_event_times(ticket, batch)
@@ -238,25 +249,30 @@ class Envelopes:
         return ticket, ids
 
     def _plain_ticket(
-        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, now_us: int,
-        callback: Callback | None,
+        self, channel: str, batch: list[Any], type_name: str | None, extra: bytes, numbered: Numbered | None,
+        now_us: int, callback: Callback | None,
     ) -> tuple[Ticket | None, list[str]]:  # fmt: skip
         """A ticket for a batch whose messages differ only in their data; None if their types differ, too."""
         names, encoded = self._payloads.check_and_encode_many(type_name, batch)
         if len(set(names)) > 1:
             return None, []
-        ids = [str(_uuid7()) for _ in encoded]
         name = names[0] if names else DEFAULT_TYPE
         self._types.check(channel, name)
-        begin = template(channel, name, self._source()) % (b"%b", self._timestamps.format(now_us))
-        form = begin + extra.replace(b"%", b"%%") + b',"data":%b'
-        self._check_size(len(form) + 36 + max(map(len, encoded), default=0), channel)
-        return FormTicket(form, [one.encode() for one in ids], encoded, now_us, callback=callback), ids
+        id_form, id_numbers, ids = new_ids(len(encoded))
+        form = template(channel, name, self._source()) % (id_form, self._timestamps.format(now_us))
+        form += extra.replace(b"%", b"%%")
+        columns: list[Sequence[Any]] = [id_numbers, encoded]
+        if numbered is not None:
+            form += numbered.form
+            columns.insert(1, range(numbered.first, numbered.first + len(encoded)))
+        form += b',"data":%b'
+        self._check_size(len(form) + NUMBER_BYTES_MAX + max(map(len, encoded), default=0), channel)
+        return FormTicket(form, columns, now_us, callback=callback), ids
 
     def _mixed_bodies(
         self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, now_us: int,
-        own: Sequence[bytes] | None,
+        numbered: Numbered | None,
     ) -> tuple[list[bytes], list[str]]:  # fmt: skip
         bodies, ids = [], []
         source, traceparent = self._source(), context.traceparent()
@@ -274,7 +290,8 @@ class Envelopes:
                 begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
             except InvalidMessage as error:
                 raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
-            bodies.append(begin + extra + (own[at] if own else b"") + encoded)
+            own = b"" if numbered is None else numbered.form % (numbered.first + at)
+            bodies.append(begin + extra + own + encoded)
             ids.append(message_id)
         return bodies, ids
 

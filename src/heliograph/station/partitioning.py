@@ -8,12 +8,16 @@ same share.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 from heliograph.engine.files import FilesEngine
 from heliograph.message import Draft
+
+Places: TypeAlias = dict[int, Sequence[int]]
+"""By partition, the indexes of the messages of a batch that go there."""
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -36,21 +40,20 @@ class Partitioner:
         """Where a message goes now; the channel is made if that is allowed."""
         return self.among(self._engine.partition_count_or_new(channel), channel, key)
 
-    def choose_many(self, channel: str, batch: list[Any], key: str | None) -> dict[int, list[int]]:
+    def choose_many(self, channel: str, batch: list[Any], key: str | None) -> Places:
         """Where the messages of a batch go; the channel is made if that is allowed."""
         return self.many_among(self._engine.partition_count_or_new(channel), channel, batch, key)
 
-    def many_among(self, partitions: int, channel: str, batch: list[Any], key: str | None) -> dict[int, list[int]]:
+    def many_among(self, partitions: int, channel: str, batch: list[Any], key: str | None) -> Places:
         """The indexes of a batch's messages by partition. One partition unless their keys differ."""
-        keys = {item.key for item in batch if isinstance(item, Draft) and item.key is not None}
-        if partitions == 1 or not keys:
-            return {self.among(partitions, channel, key): list(range(len(batch)))}
+        if partitions == 1 or not any(isinstance(item, Draft) and item.key is not None for item in batch):
+            return {self.among(partitions, channel, key): range(len(batch))}
         keyless = self.among(partitions, channel, key)
-        places: dict[int, list[int]] = {}
+        found: dict[int, list[int]] = {}
         for at, item in enumerate(batch):
             own = item.key if isinstance(item, Draft) else None
-            places.setdefault(keyless if own is None else partition_of(own, partitions), []).append(at)
-        return places
+            found.setdefault(keyless if own is None else partition_of(own, partitions), []).append(at)
+        return dict(found)
 
     def among(self, partitions: int, channel: str, key: str | None) -> int:
         """Which of so many partitions."""

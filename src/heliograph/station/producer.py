@@ -8,9 +8,8 @@ See engine/producers.py for how the numbers survive, and how a producer that was
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +21,8 @@ from heliograph.errors import HeliographError, OutOfSequence, StationClosed
 from heliograph.log.commit import Ticket
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
+from heliograph.station.envelopes import Numbered
+from heliograph.station.partitioning import Places
 from heliograph.station.publisher import Publisher
 
 
@@ -37,6 +38,7 @@ class Producer:
         self._publisher = publisher
         self._lock = threading.Lock()
         self._epoch = engine.producers.begin(self.id)
+        self._form = b',"producer":"%b","producerseq":"%d/%%d"' % (self.id.encode(), self._epoch.number)
         self._last: dict[str, int] = {}
         self._latest: dict[str, Receipt] = {}
         self._closed = False
@@ -75,12 +77,22 @@ class Producer:
             number = self._checked(last, channel, seq)
             if number <= last:
                 return self._duplicate(channel, number)
-            own = self._attributes(number)
-            body, message_id = self._publisher.body(channel, data, type, key, headers, correlation_id, subject, id, own)
-            partition = self._publisher.partitioner.choose(channel, key)
-            now_us = self._engine.clock.time_ns() // 1000
-            first = self._append(channel, partition, Ticket((body,), (google_crc32c.value(body),), now_us))
-            self._latest[channel] = receipt = Receipt(message_id, channel, partition, first)
+            own = self._form % number
+            receipt: Receipt | None = None
+            try:
+                if headers is None and correlation_id is None and subject is None and id is None:
+                    receipt = self._publisher.publish_plain(channel, data, type, key, own, self._epoch.guard)
+                if receipt is None:
+                    body, message_id = self._publisher.body(
+                        channel, data, type, key, headers, correlation_id, subject, id, own
+                    )
+                    partition = self._publisher.partitioner.choose(channel, key)
+                    receipt = Receipt(message_id, channel, partition, self._append(channel, partition, body))
+            except BaseException:
+                self._doubt(channel)
+                raise
+            self._last[channel] = number
+            self._latest[channel] = receipt
             return receipt
 
     def publish_many(
@@ -104,10 +116,17 @@ class Producer:
             fresh = batch[known:]
             if not fresh:
                 return receipts
-            own = [self._attributes(number + known + at) for at in range(len(fresh))]
-            ticket, ids = self._publisher.prepare_many(channel, fresh, type, key, headers, correlation_id, own=own)
+            numbered = Numbered(self._form, number + known)
+            ticket, ids = self._publisher.prepare_many(
+                channel, fresh, type, key, headers, correlation_id, numbered=numbered
+            )
             places = self._publisher.partitioner.choose_many(channel, fresh, key)
-            receipts += self._append_batch(channel, places, ticket, ids)
+            try:
+                receipts += self._append_batch(channel, places, ticket, ids)
+            except BaseException:
+                self._doubt(channel)
+                raise
+            self._last[channel] = number + len(batch) - 1
             self._latest[channel] = receipts[-1]
             return receipts
 
@@ -143,39 +162,26 @@ class Producer:
             return msgspec.structs.replace(latest, duplicate=True)
         return Receipt("", channel, -1, -1, duplicate=True)
 
-    def _attributes(self, number: int) -> bytes:
-        return b',"producer":"%b","producerseq":"%d/%d"' % (self.id.encode(), self._epoch.number, number)
-
     # -- appending --------------------------------------------------------------------------------------------
 
-    def _append(self, channel: str, partition: int, ticket: Ticket) -> int:
+    def _append(self, channel: str, partition: int, body: bytes) -> int:
+        now_us = self._engine.clock.time_ns() // 1000
+        ticket = Ticket((body,), (google_crc32c.value(body),), now_us)
         ticket.guard = self._epoch.guard
-        with self._doubting(channel):
-            first = self._publisher.append(channel, partition, ticket)
-        self._last[channel] += ticket.count
-        return first
+        return self._publisher.append(channel, partition, ticket)
 
-    def _append_batch(
-        self, channel: str, places: dict[int, list[int]], ticket: Ticket, ids: list[str]
-    ) -> list[Receipt]:
-        if len(places) == 1:
-            partition = next(iter(places))
-            first = self._append(channel, partition, ticket)
-            return [Receipt(one, channel, partition, first + at) for at, one in enumerate(ids)]
-        with self._doubting(channel):
-            receipts = self._publisher.append_over(channel, places, ticket, ids, self._epoch)
-        self._last[channel] += len(ids)
-        return receipts
+    def _append_batch(self, channel: str, places: Places, ticket: Ticket, ids: list[str]) -> list[Receipt]:
+        if len(places) > 1:
+            return self._publisher.append_over(channel, places, ticket, ids, self._epoch)
+        partition = next(iter(places))
+        ticket.guard = self._epoch.guard
+        first = self._publisher.append(channel, partition, ticket)
+        return [Receipt(one, channel, partition, first + at) for at, one in enumerate(ids)]
 
-    @contextlib.contextmanager
-    def _doubting(self, channel: str) -> Iterator[None]:
+    def _doubt(self, channel: str) -> None:
         """After an append that failed in the middle only the log knows what is stored: ask it again."""
-        try:
-            yield
-        except BaseException:
-            self._last.pop(channel, None)
-            self._latest.pop(channel, None)
-            raise
+        self._last.pop(channel, None)
+        self._latest.pop(channel, None)
 
     # -- life -------------------------------------------------------------------------------------------------
 

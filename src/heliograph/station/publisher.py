@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import count, repeat
 from typing import Any
 
 import google_crc32c
@@ -15,7 +15,6 @@ from heliograph import context
 from heliograph.engine.producers import Epoch
 from heliograph.errors import HeliographError
 from heliograph.log.commit import Ticket
-from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import (
     HeaderValue,
     Receipt,
@@ -23,17 +22,15 @@ from heliograph.message import (
     template,
     time_us,
 )
-from heliograph.payloads import encode
-from heliograph.station.envelopes import SPECIAL, TRACING, Envelopes, Route
+from heliograph.station.partitioning import Places
+from heliograph.station.shortcut import Shortcut
 
 _crc = google_crc32c.value
-_modules = sys.modules
 service_name = context.service_name
-context_correlation_id = context.correlation_id
 _uuid7 = uuid_utils.uuid7
 
 
-class Publisher(Envelopes):
+class Publisher(Shortcut):
     """Encodes envelopes and hands them to the engine."""
 
     def append(self, channel: str, partition: int, ticket: Ticket, wait: float | None = None) -> int:
@@ -76,57 +73,6 @@ class Publisher(Envelopes):
         meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(own_id, channel, partition, offset)
 
-    def publish_plain(self, channel: str, data: Any, type_name: str | None) -> Receipt:
-        """Publish data with nothing said about it: the shortest way there is.
-
-        Anything out of the ordinary goes the general way.
-        """
-        try:
-            route = self._routes[channel, type_name, service_name()]
-        except (KeyError, TypeError):
-            route = self._route(channel, type_name)
-        if (
-            not route.plain
-            or route.layout != self._engine.layout
-            or data.__class__ in SPECIAL
-            or context_correlation_id() is not None
-            or TRACING in _modules
-        ):
-            return self._publish_elsewhere(route, channel, data, type_name)
-        meter = route.meter
-        started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
-        now_us = self._time_ns() // 1000
-        microseconds = now_us - route.second_us
-        if not 0 <= microseconds < 1_000_000:
-            microseconds = route.bake(now_us, self._timestamps)
-        encoded = encode(data)
-        if len(encoded) > self._max_body_bytes - len(route.line):
-            return self.publish(channel, data, type_name, None, None, None, None, None, None)
-        message_id = str(_uuid7())
-        try:
-            offset = route.log.append_one(route.form, message_id.encode(), microseconds, encoded, now_us)
-        except (ChannelGone, Evicted):
-            route.layout = -1
-            self._engine.drop_closed(channel, 0)
-            return self.publish(channel, data, type_name, None, None, None, None, message_id, None)
-        except HeliographError:
-            meter.refused += 1
-            raise
-        meter.published += 1
-        meter.bytes += len(encoded)
-        if started_ns:
-            meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
-        return Receipt(message_id, channel, 0, offset)
-
-    def _publish_elsewhere(self, route: Route, channel: str, data: Any, type_name: str | None) -> Receipt:
-        """The general way; the short one again next time if the channel turns out to have a single partition."""
-        layout = self._engine.layout
-        receipt = self.publish(channel, data, type_name, None, None, None, None, None, None)
-        if route.layout != layout and self._engine.partition_count(channel) == 1:
-            route.log = self._engine.appender(channel, 0)
-            route.layout = layout
-        return receipt
-
     def publish_many(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, wait: float | None,
@@ -150,10 +96,10 @@ class Publisher(Envelopes):
         meter.published += len(ids)
         meter.bytes += ticket.size
         meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
-        return [Receipt(i, channel, partition, first + at) for at, i in enumerate(ids)]
+        return list(map(Receipt, ids, repeat(channel), repeat(partition), count(first)))
 
     def append_over(
-        self, channel: str, places: dict[int, list[int]], ticket: Ticket, ids: list[str],
+        self, channel: str, places: Places, ticket: Ticket, ids: list[str],
         epoch: Epoch | None = None,
     ) -> list[Receipt]:  # fmt: skip
         """A batch whose keys lead to several partitions: one atomic step."""

@@ -171,8 +171,10 @@ class Station:
             return self.timetable.publish(
                 channel, data, type, key, headers, correlation_id, subject, id, wait, deliver_at, delay, ttl
             )
-        if key is None and headers is None and correlation_id is None and (subject or id or wait) is None:
-            return self._publish_plain(channel, data, type)
+        if headers is None and correlation_id is None and subject is None and id is None and wait is None:
+            receipt = self._publish_plain(channel, data, type, key)
+            if receipt is not None:
+                return receipt
         return self._publish(channel, data, type, key, headers, correlation_id, subject, id, wait)
 
     def publish_many(

@@ -258,5 +258,5 @@ def _nobody(_: list[Ticket]) -> None:
 
 def _bodies(ticket: Ticket) -> list[bytes]:
     if isinstance(ticket, FormTicket):
-        return [ticket.form % parts for parts in zip(ticket.ids, ticket.bodies, strict=True)]
+        return ticket.filled()
     return list(ticket.bodies)

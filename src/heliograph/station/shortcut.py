@@ -1,0 +1,145 @@
+"""The shortest way to publish one message: for those that have nothing but data, and perhaps a key or a number.
+
+What is the same for all of them is in a form that is made once a second; what is left is filled in under the lock, in
+one step. Whatever is out of the ordinary goes the general way (publisher.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import uuid_utils
+
+from heliograph import context
+from heliograph.errors import HeliographError
+from heliograph.log.commit import OneTicket
+from heliograph.log.groups import Guard
+from heliograph.log.head import STATE
+from heliograph.log.held import ChannelGone, Evicted
+from heliograph.message import Receipt, key_attribute
+from heliograph.payloads import encode
+from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
+
+_modules = sys.modules
+service_name = context.service_name
+context_correlation_id = context.correlation_id
+_uuid7 = uuid_utils.uuid7
+
+
+class Shortcut(Envelopes):
+    """Publishes what is plain."""
+
+    def publish_plain(
+        self, channel: str, data: Any, type_name: str | None, key: str | None, own: bytes = b"",
+        guard: Guard | None = None,
+    ) -> Receipt | None:  # fmt: skip
+        """Publish data from this thread; None if that has to go the general way.
+
+        ``own`` are attributes that only we may set; ``guard`` is asked before they are written.
+        """
+        try:
+            route = self._routes[channel, type_name, service_name()]
+        except (KeyError, TypeError):
+            route = self._route(channel, type_name)
+        if (
+            not route.plain
+            or data.__class__ in SPECIAL
+            or context_correlation_id() is not None
+            or TRACING in _modules
+            or not self._known(route, channel, key, may_open=True)
+        ):
+            return None
+        meter = route.meter
+        started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
+        now_us = self._time_ns() // 1000
+        second_us, form, loose = route.baked
+        if not 0 <= now_us - second_us < 1_000_000:
+            second_us, form, loose = route.bake(now_us, self._timestamps)
+        hole = encode(data)
+        if key is not None or own:
+            form, hole = loose, b'%b%b,"data":%b' % (b"" if key is None else key_attribute(key), own, hole)
+        if len(hole) > self._max_body_bytes - len(route.line):
+            return None
+        logs = route.logs
+        partition = 0 if len(logs) == 1 else self.partitioner.among(len(logs), channel, key)
+        log = logs[partition]
+        message_id = str(_uuid7())
+        try:
+            if log is None:
+                log = logs[partition] = self._engine.appender(channel, partition)
+            offset = log.append_one(form, message_id.encode(), now_us - second_us, hole, now_us, guard)
+        except (ChannelGone, Evicted):
+            route.layout = -1
+            self._engine.drop_closed(channel, partition)
+            return None
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += 1
+        meter.bytes += len(hole)
+        if started_ns:
+            meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+        return Receipt(message_id, channel, partition, offset)
+
+    def prepare_plain(
+        self, channel: str, data: Any, type_name: str | None, key: str | None, callback: Callback
+    ) -> tuple[OneTicket, str, int] | None:
+        """As `publish_plain`, for another thread to commit: the ticket, the id and the partition.
+
+        None also if a file would have to be opened, which is not done in an event loop.
+        """
+        try:
+            route = self._routes[channel, type_name, service_name()]
+        except (KeyError, TypeError):
+            return None
+        if (
+            not route.plain
+            or data.__class__ in SPECIAL
+            or context_correlation_id() is not None
+            or TRACING in _modules
+            or not self._known(route, channel, key, may_open=False)
+        ):
+            return None
+        now_us = self._time_ns() // 1000
+        second_us, form, loose = route.baked
+        if not 0 <= now_us - second_us < 1_000_000:
+            second_us, form, loose = route.bake(now_us, self._timestamps)
+        hole = encode(data)
+        if key is not None:
+            form, hole = loose, b'%b,"data":%b' % (key_attribute(key), hole)
+        if len(hole) > self._max_body_bytes - len(route.line):
+            return None
+        partitions = len(route.logs)
+        partition = 0 if partitions == 1 else self.partitioner.among(partitions, channel, key)
+        message_id = str(_uuid7())
+        ticket = OneTicket(form, message_id.encode(), now_us - second_us, hole, now_us, None, callback)
+        return ticket, message_id, partition
+
+    def _known(self, route: Route, channel: str, key: str | None, *, may_open: bool) -> bool:
+        """Whether the route knows the channel's partitions, or finds them out."""
+        if route.layout == self._engine.layout:
+            if key is None and len(route.logs) == 1:
+                return True  # whoever appends to the only partition looks at the channel anyhow
+            try:
+                if route.words[STATE] == route.known_state:
+                    return True
+            except ValueError:  # closed for room
+                pass
+        try:
+            if may_open:
+                self._engine.writer(channel, 0)  # whose head tells when there are more
+            return self._look(route, channel)
+        except (HeliographError, ValueError):  # the general way says what is wrong, or opens it again
+            return False
+
+    def _look(self, route: Route, channel: str) -> bool:
+        layout = self._engine.layout
+        words = self._engine.words_if_open(channel, 0)
+        if words is None:
+            return False
+        state = words[STATE]
+        partitions = self._engine.partition_count(channel)  # after the state: if it moves now, it is seen later
+        route.words, route.known_state, route.logs = words, state, [None] * partitions
+        route.layout = layout
+        return True
