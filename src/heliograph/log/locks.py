@@ -180,7 +180,8 @@ class AppendLock:
         clock, words = self._clock, self._head.words
         started = clock.monotonic()
         while True:
-            words[LOCK_WANTED] = 1
+            if not words[LOCK_WANTED]:  # writing it again would take its cache line from the holder each time
+                words[LOCK_WANTED] = 1
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
                 return

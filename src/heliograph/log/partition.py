@@ -62,8 +62,8 @@ class Partition(HeldLog):
             words = self._words
             if words[NEWS_WANTED] or self.news.waiting:
                 self.news.tell()
-            if words[LOCK_WANTED]:
-                self._leave()
+            if words[LOCK_WANTED] and not self._lock.may_keep():
+                self._release()
             return offset
 
     def _write_form(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int) -> int:
