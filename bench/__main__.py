@@ -25,6 +25,7 @@ SUBJECTS = (
     "groups",
     "queues",
     "nats",
+    "peers",
     "history",
     "schedule",
     "size",

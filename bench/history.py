@@ -11,6 +11,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -34,7 +35,7 @@ PAYLOADS: list[dict[str, Any]] = [
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure opening, publishing and resuming on both."""
+    """Measure opening, publishing, resuming and seeking on both."""
     long_bytes = size_of_long(bench)
     short_bytes = long_bytes // (TIMES_QUICK if bench.quick else TIMES)
     with bench.scratch("history") as path:
@@ -49,6 +50,7 @@ def run(bench: Bench) -> list[Row]:
             stations = {"short": short, "long": long}
             published = bench.measure({name: partial(publish_us, at) for name, at in stations.items()})
             resumed = bench.measure({name: partial(resume_ms, at) for name, at in stations.items()})
+            sought = bench.measure({name: partial(seek_us, at) for name, at in stations.items()})
     beside = f"{size(long_bytes)} beside {size(short_bytes)}"
     return [
         compare("history", f"{what}, {beside}", rounds, "long", unit=unit, raw="short", goal=GOAL)
@@ -57,7 +59,7 @@ def run(bench: Bench) -> list[Row]:
             ("publish", published, "µs"),
             ("resume in the middle", resumed, "ms"),
         )
-    ]
+    ] + [compare("history", f"read at a time, {beside}", sought, "long", unit="µs", raw="short")]
 
 
 def size(count: int) -> str:
@@ -131,3 +133,15 @@ def resume_ms(station: hg.Station, times: int = 15) -> float:
         leave.set()
         subscription.close()
     return median(found) * 1e3
+
+
+def seek_us(station: hg.Station, times: int = 200) -> float:
+    """From a moment somewhere in the log to the first message that is not older."""
+    first = next(station.read(CHANNEL)).time
+    last = next(station.read(CHANNEL, start=station.channel(CHANNEL).next - 1)).time
+    random = Random(7)
+    moments = [first + (last - first) * random.random() for _ in range(times)]
+    started = perf_counter()
+    for moment in moments:
+        next(station.read(CHANNEL, start=moment))
+    return (perf_counter() - started) / times * 1e6
