@@ -70,7 +70,7 @@ def rows(bench: Bench, station: Path, address: str, redis_path: str | None, work
     }
     if redis_path is not None:
         contestants["redis"] = lambda: together(redis_worker, redis_path)
-    rounds = bench.measure(contestants, rounds=2 if bench.quick else 5)
+    rounds = bench.measure(contestants, rounds=1 if bench.quick else 5)
     people = "one worker" if workers == 1 else f"{workers} workers"
     return [*beside(rounds, people, "nats", "JetStream"), *beside(rounds, people, "redis", "Redis Streams")]
 
