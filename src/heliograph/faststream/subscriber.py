@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -65,7 +64,6 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self._subscription: AsyncSubscription | None = None
         self._handover: Handover | None = None
-        self._stopping: asyncio.Task[None] | None = None
         if self.ack_policy is AckPolicy.ACK_FIRST and self.options["name"] is not None:
             raise SetupError(
                 "AckPolicy.ACK_FIRST is not possible with a name: a durable subscription's position moves when the "
@@ -86,17 +84,20 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
     async def start(self) -> None:
         """Subscribe, if there is a handler; without one messages are fetched with ``get_one``."""
         await super().start()
-        if self.calls:
-            await self._subscribe(self._deliver)
+        begun = await self._subscribe(self._deliver) if self.calls else None
         self._post_start()
+        if begun is not None:
+            begun.resume()
 
-    async def _subscribe(self, handler: Any) -> None:
+    async def _subscribe(self, handler: Any) -> AsyncSubscription:
+        """Paused, because a handler may want to stop it, and has to find it then."""
         station, channel = self._producer.station, self.channel
         # A reply tells whoever asked when the handler gives up. Nobody can ask in a channel of dead letters.
         silent = self._no_reply or self.options["batch"] or channel.endswith(DEAD_LETTER)
         begin = station.subscribe if silent else station.reply
         options = {name: value for name, value in self.options.items() if silent or name != "batch"}
-        self._subscription = await begin(channel, handler, **options)
+        self._subscription = await begin(channel, handler, paused=True, **options)
+        return self._subscription
 
     async def stop(self) -> None:
         """Stop after the message at hand, and save the position."""
@@ -118,17 +119,14 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
                 await self.process_message(message)
             except (StopConsume, SystemExit) as stop:
                 error = stop
-                self._stop_soon(leave=isinstance(stop, SystemExit))
+                await self._stop_from_inside(leave=isinstance(stop, SystemExit))
             except Exception as failure:  # noqa: BLE001 - FastStream has logged it, the station decides
                 error = failure
         return delivery.end(error, manual=self.ack_policy is AckPolicy.MANUAL)
 
-    def _stop_soon(self, *, leave: bool) -> None:
-        """Nothing is begun any more. Stopping waits for the handler, which asked for it: hence a task."""
-        if self._subscription is not None:
-            self._subscription.pause()
-        if self._stopping is None or self._stopping.done():
-            self._stopping = asyncio.create_task(self.stop())
+    async def _stop_from_inside(self, *, leave: bool) -> None:
+        """The handler asked for it: a subscription that is closed from there does not wait for it."""
+        await self.stop()
         app = self._outer_config.context.get("app") if leave else None
         if app is not None:
             app.exit()
@@ -155,7 +153,7 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
             raise SetupError("messages of a subscriber with handlers go to these; declare another to fetch from")
         if self._handover is None:
             self._handover = Handover(manual=self.ack_policy is AckPolicy.MANUAL)
-            await self._subscribe(self._handover.offer)
+            (await self._subscribe(self._handover.offer)).resume()
         found = await self._handover.take(timeout_s)
         if found is None:
             return None
