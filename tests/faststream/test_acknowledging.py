@@ -28,6 +28,14 @@ async def ended(broker: HeliographBroker, kind: dict[str, Any], left: int = 0) -
         await asyncio.sleep(0.005)
 
 
+async def closed(broker: HeliographBroker) -> None:
+    """Wait until the named subscription is not live any more."""
+    while True:
+        if not any(info.live for info in await broker.station.subscriptions("tasks")):
+            return
+        await asyncio.sleep(0.005)
+
+
 def tried(root: Path, handler: Any, kind: dict[str, Any], **options: Any) -> tuple[int, list[dict[str, Any]]]:
     """Deliver one message to a handler until it is done: how often it was called, and the dead letters."""
     broker, calls = at(root), []
@@ -229,8 +237,7 @@ def test_stop_consume_stops_the_subscriber_and_nothing_else(root: Path, kind: di
             await broker.start()
             await ended(broker, kind, left=2)
             await eventually(lambda: len(heard) == 3)
-            while any(info.live for info in await broker.station.subscriptions("tasks")):
-                await asyncio.sleep(0.005)
+            await closed(broker)
         assert seen == [0]
         await broker.start()
         await eventually(lambda: seen == [0, 1])
