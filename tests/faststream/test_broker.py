@@ -388,7 +388,9 @@ def test_a_broker_can_be_started_again_and_says_when_it_is_not(root: Path) -> No
             assert await broker.ping()
             await broker.publish(number, "numbers")
             await eventually(lambda number=number: number in seen)
+            station = broker.station
             await broker.stop()
+            assert station.sync_station.closed
 
     run(story)
     assert seen == [0, 1]
