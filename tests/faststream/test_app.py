@@ -147,3 +147,9 @@ def test_the_document_describes_channels_and_payloads(home: Path, start: Start) 
     assert document["channels"]["orders:Bill"]["description"] == "bills"
     assert document["components"]["schemas"]["Order"]["properties"]["id"]["type"] == "integer"
     assert not (home / "data").exists()
+
+
+def test_without_faststream_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['faststream'] = None; import heliograph.faststream"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'heliograph[faststream]'" in done.stderr
