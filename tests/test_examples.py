@@ -32,6 +32,11 @@ PRINTED = {
         "      after 3 attempts by mailer; {'to': 'nobody'}",
     ],
     "several_processes.py": [f"host1/worker-{number}: 250" for number in range(4)],
+    "faststream_shop.py": [
+        "ada pays 23.80",
+        "a dead letter: ValueError: eve has no credit",
+        "asked for a price: {'price': 42}",
+    ],
     "work_queue.py": ["60 of 60 pictures are resized, though a worker was killed"],
 }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 LATER = (
     "yaml",
@@ -23,7 +26,52 @@ LATER = (
     "sqlite3",
     "zoneinfo",
     "cronsim",
+    "hashlib",
+    "faststream",
+    "textual",
 )
+
+# Rooms of ours that most programs never enter.
+SELDOM = (
+    "heliograph.admin",
+    "heliograph.aio",
+    "heliograph.cli",
+    "heliograph.delivery.member",
+    "heliograph.delivery.queues",
+    "heliograph.engine.queuestore",
+    "heliograph.engine.sifting",
+    "heliograph.faststream",
+    "heliograph.log.compact",
+    "heliograph.log.compress",
+    "heliograph.log.keys",
+    "heliograph.log.readonly",
+    "heliograph.log.retention",
+    "heliograph.log.shorten",
+    "heliograph.schedule.cron",
+    "heliograph.schedule.database",
+    "heliograph.schemas",
+    "heliograph.station.atomic",
+    "heliograph.station.merging",
+    "heliograph.station.producer",
+    "heliograph.station.queues",
+    "heliograph.station.seeking",
+    "heliograph.station.tidying",
+    "heliograph.station.wildcards",
+)
+
+PLAIN = """
+import json, sys, threading
+import heliograph as hg
+
+heard = threading.Event()
+with hg.open(sys.argv[1], name="host1") as station:
+    station.publish("alerts", {"message": "system problem!"}, key="cpu", headers={"region": "eu"})
+    station.publish_many("alerts", [1, 2, 3])
+    with station.subscribe("alerts", lambda message: heard.set(), name="pager", start="first"):
+        assert heard.wait(60)
+    station.subscribe("alerts", lambda message: None).close()
+print(json.dumps(sorted(sys.modules)))
+"""
 
 TIMED = """
 import json, time
@@ -34,15 +82,29 @@ print(json.dumps([middle - start, end - start]))
 """
 
 
-def run(code: str, **env: str) -> str:
+def run(code: str, *arguments: str, **env: str) -> str:
     env = {**os.environ, **env}
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=True, capture_output=True, text=True, env=env
+    ).stdout
 
 
 def test_import_brings_in_nothing_that_is_only_needed_later() -> None:
     loaded = json.loads(run("import json, sys, heliograph; print(json.dumps(sorted(sys.modules)))"))
     assert "heliograph" in loaded
-    assert not [name for name in LATER if name in loaded]
+    assert not [name for name in (*LATER, *SELDOM) if name in loaded]
+
+
+def test_publishing_and_subscribing_bring_in_nothing_that_is_seldom_needed(tmp_path: Path) -> None:
+    loaded = json.loads(run(PLAIN, str(tmp_path / "data")))
+    assert "heliograph.delivery.loop" in loaded
+    needed = {"ctypes"}  # to wait for other processes' messages
+    assert not [name for name in (*LATER, *SELDOM) if name in loaded and name not in needed]
+
+
+@pytest.mark.parametrize("module", SELDOM)
+def test_what_is_seldom_needed_is_there(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
 
 
 def test_import_costs_a_small_multiple_of_msgspec_alone(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.waiting import Scheduled
+    from heliograph.station.atomic import Step
+    from heliograph.station.producer import Producer
+    from heliograph.station.wildcards import WildcardSubscription
 
 if sys.platform == "win32":  # pragma: no cover
     raise ImportError(
@@ -48,6 +51,7 @@ from heliograph.errors import (
     PayloadMismatch,
     ProducerFenced,
     ReadOnly,
+    Reject,
     ReplyFailed,
     ReplyTimeout,
     RetryLater,
@@ -62,7 +66,6 @@ from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
 from heliograph.station import Station
 from heliograph.station import open_station as open
-from heliograph.station.atomic import Step
 from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
@@ -76,14 +79,12 @@ from heliograph.station.info import (
     TypeInfo,
     WorkerInfo,
 )
-from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
-from heliograph.station.wildcards import WildcardSubscription
 
 __version__ = "0.1.0"
 
 
-_LATER = {  # asyncio alone doubles the time of an import, and SQLite takes its own
+_LATER = {  # asyncio alone doubles the time of an import, SQLite takes its own, and the others are not for everybody
     "AsyncJob": "heliograph.delivery.queues.awaited",
     "AsyncProducer": "heliograph.aio",
     "AsyncQueue": "heliograph.delivery.queues.awaited",
@@ -91,10 +92,13 @@ _LATER = {  # asyncio alone doubles the time of an import, and SQLite takes its 
     "AsyncStep": "heliograph.aio",
     "AsyncSubscription": "heliograph.aio",
     "Job": "heliograph.delivery.queues",
+    "Producer": "heliograph.station.producer",
     "Queue": "heliograph.delivery.queues",
     "QueueSettings": "heliograph.delivery.queues",
     "Schedule": "heliograph.schedule.recurring",
     "Scheduled": "heliograph.schedule.waiting",
+    "Step": "heliograph.station.atomic",
+    "WildcardSubscription": "heliograph.station.wildcards",
     "open_async": "heliograph.aio",
 }
 
@@ -150,6 +154,7 @@ __all__ = [
     "QueueSettings",
     "ReadOnly",
     "Receipt",
+    "Reject",
     "ReplyFailed",
     "ReplyTimeout",
     "Retry",

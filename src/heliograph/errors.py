@@ -28,7 +28,8 @@ The tree::
     │   └── Damaged            bytes on disk do not match their checksums
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
-    └── RetryLater             raised by a handler: deliver this message again, after some seconds
+    ├── RetryLater             raised by a handler: deliver this message again, after some seconds
+    └── Reject                 raised by a handler: trying again cannot help, a dead letter at once
 """
 
 from __future__ import annotations
@@ -149,3 +150,10 @@ class RetryLater(HeliographError):
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason or f"retry in {seconds} s")
         self.seconds = seconds
+
+
+class Reject(HeliographError):
+    """Raised by a handler: trying again cannot help. The message becomes a dead letter at once.
+
+    With ``raise Reject(…) from error`` the letter tells of that error.
+    """

@@ -19,7 +19,7 @@ from heliograph.delivery.deadletter import (
     identity_of,
 )
 from heliograph.engine.port import Position
-from heliograph.errors import DiskFull, NotFound, OutcomeUnknown, RetryLater, StationClosed
+from heliograph.errors import DiskFull, NotFound, OutcomeUnknown, Reject, RetryLater, StationClosed
 from heliograph.message import Message
 from tests.delivery.harness import Gate, MiniStation, eventually
 
@@ -146,6 +146,29 @@ def test_retry_later_waits_as_long_as_it_says_and_counts_as_an_attempt(station: 
     assert len(calls) == 3
     assert calls[1] - calls[0] >= 0.05
     assert station.letters.written[0]["attempts"] == 3
+
+
+def test_reject_is_a_dead_letter_at_once_that_tells_of_the_cause(station: MiniStation) -> None:
+    calls: list[int] = []
+
+    def handle(message: Message) -> None:
+        calls.append(message.offset)
+        if message.offset == 0:
+            raise Reject("no such customer")
+        try:
+            raise KeyError("customer")
+        except KeyError as error:
+            raise Reject("no such customer") from error
+
+    station.publish(1, 2)
+    station.subscribe(handle, name="worker", retry=Retry(max_retries=9, base_s=0, max_s=0))
+    eventually(lambda: len(station.letters.written) == 2)
+    assert calls == [0, 1]
+    told = [(letter["error"], letter["error_type"], letter["attempts"]) for letter in station.letters.written]
+    assert told == [
+        ("Reject: no such customer", "heliograph.errors.Reject", 1),
+        ("KeyError: 'customer'", "builtins.KeyError", 1),
+    ]
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.CancelledError])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.decisions import Frontier, QueueSettings
 from heliograph.delivery.retry import Retry
-from heliograph.errors import ConfigError, RetryLater
+from heliograph.errors import ConfigError, Reject, RetryLater
 from heliograph.limits import QUEUE_AHEAD_MAX
 
 FRONTIERS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 60)), max_size=8).map(
@@ -62,6 +62,7 @@ def test_failures_are_given_back_until_the_deliveries_are_used_up() -> None:
     assert waits == [1.0, 2.0, None, None]
     assert decisions.after_failure(retry, settings, 1, RetryLater(77), 0.5) == 77
     assert decisions.after_failure(retry, settings, 3, RetryLater(77), 0.5) is None
+    assert decisions.after_failure(retry, settings, 1, Reject(), 0.5) is None
     assert [decisions.exhausted(delivery, settings) for delivery in (1, 3, 4)] == [False, False, True]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.delivery.retry import WAIT_S_MAX, Again, GiveUp, Retry
-from heliograph.errors import ConfigError, RetryLater
+from heliograph.errors import ConfigError, Reject, RetryLater
 
 
 def test_delays_double_up_to_the_maximum() -> None:
@@ -41,6 +41,10 @@ def test_retry_later_with_a_senseless_number_still_gives_a_wait() -> None:
     assert Retry().decide(1, RetryLater(-3), 0.5) == Again(0.0)
     assert Retry().decide(1, RetryLater(1e300), 0.5) == Again(WAIT_S_MAX)
     assert Retry(jitter=0).decide(1, RetryLater(math.nan), 0.5) == Again(0.1)
+
+
+def test_reject_gives_up_at_once() -> None:
+    assert Retry(max_retries=99).decide(1, Reject("no such customer"), 0.5) == GiveUp()
 
 
 @pytest.mark.parametrize("wrong", [{"max_retries": -1}, {"base_s": -1}, {"max_s": math.inf}, {"jitter": 2}])

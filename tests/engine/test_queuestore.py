@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -10,7 +11,7 @@ import pytest
 from heliograph.disk import SYSTEM_DISK
 from heliograph.engine import kinds, queueworkers
 from heliograph.engine.queuestore import Key, Pending, Progress, QueueStore
-from heliograph.errors import AlreadyExists, Busy, Damaged, Forked, StorageError
+from heliograph.errors import AlreadyExists, Busy, Damaged, Forked, NotFound, StorageError
 from tests.proof.tools import Child
 
 
@@ -172,3 +173,17 @@ def test_a_name_has_one_kind(tmp_path: Path) -> None:
     (tmp_path / "kind.json").write_text("{")
     with pytest.raises(Damaged):
         kinds.check(tmp_path, "queue", SYSTEM_DISK)
+
+
+@pytest.mark.parametrize("begun", [b"", "PRAGMA journal_mode = WAL"])
+def test_a_file_that_is_only_being_made_is_not_found_yet(path: Path, begun: bytes | str) -> None:
+    if isinstance(begun, bytes):
+        path.write_bytes(begun)
+    else:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(begun)
+    with pytest.raises(NotFound, match="being made"):
+        QueueStore(path, timeout_s=1, read_only=True)
+    store = QueueStore(path, timeout_s=1)
+    QueueStore(path, timeout_s=1, read_only=True).close()
+    store.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import heliograph as hg
 from heliograph import disk as disks
 from heliograph.admin.verify import verify
-from heliograph.log import compact, keys, retention
+from heliograph.log import compact, compactstate, keys, retention
 from heliograph.station import Station, open_station
 from tests.faults import Died, FaultyDisk, PowerDisk, QuickDisk, SteppedClock
 from tests.opening import Opener
@@ -230,7 +230,7 @@ def test_a_tombstone_deletes_at_once_and_goes_after_its_grace(opened: Opener) ->
 def test_tombstones_do_not_wait_for_ever_where_nothing_is_published_any_more() -> None:
     terms = compact.Terms(grace_us=1_000, memory_bytes=1, dirty_ratio=0.5)
     sealed = [retention.Sealed(0, 10, 100, 0)]
-    waiting = compact.State(cleaned=10, tombstone_us=5_000)
+    waiting = compactstate.State(cleaned=10, tombstone_us=5_000)
     assert not compact.due(waiting, sealed, terms, now_us=6_200)
     assert compact.due(waiting, sealed, terms, now_us=6_300)
     assert compact.due(waiting, sealed, terms, now_us=6_200, forced=True)
@@ -278,7 +278,7 @@ def test_many_passes_with_little_memory_do_what_one_does_with_much(
             log = station.engine.log(CHANNEL, 0).place
             sealed = retention.survey(log.directory, station.engine.head_fields(CHANNEL, 0).base, QuickDisk())
             terms = compact.Terms(DAY_US, memory_bytes)
-            state = compact.State()
+            state = compactstate.State()
             now_us = station.engine.clock.time_ns() // 1000
             done = compact.compact(log, sealed, state, terms, now_us, QuickDisk())
             model.check_compacted(station)
@@ -292,21 +292,21 @@ def test_many_passes_with_little_memory_do_what_one_does_with_much(
 def test_it_is_done_by_itself_only_when_enough_is_new() -> None:
     terms = compact.Terms(grace_us=0, memory_bytes=1, dirty_ratio=0.5)
     sealed = [retention.Sealed(0, 10, 100, 0), retention.Sealed(10, 20, 60, 0), retention.Sealed(20, 30, 60, 0)]
-    assert compact.due(compact.State(), sealed, terms, 0)
-    assert not compact.due(compact.State(cleaned=20), sealed, terms, 0)
-    assert compact.due(compact.State(cleaned=10), sealed, terms, 0)
-    assert compact.due(compact.State(cleaned=20), sealed, terms, 0, forced=True)
-    assert not compact.due(compact.State(cleaned=30), sealed, terms, 0, forced=True)
+    assert compact.due(compactstate.State(), sealed, terms, 0)
+    assert not compact.due(compactstate.State(cleaned=20), sealed, terms, 0)
+    assert compact.due(compactstate.State(cleaned=10), sealed, terms, 0)
+    assert compact.due(compactstate.State(cleaned=20), sealed, terms, 0, forced=True)
+    assert not compact.due(compactstate.State(cleaned=30), sealed, terms, 0, forced=True)
 
 
 def test_what_is_known_of_another_life_or_of_a_longer_log_is_not_believed(tmp_path: Path) -> None:
-    (tmp_path / compact.STATE).write_bytes(b'{"incarnation":"one","cleaned":50,"tombstone_us":3,"skipped":[0]}')
+    (tmp_path / compactstate.STATE).write_bytes(b'{"incarnation":"one","cleaned":50,"tombstone_us":3,"skipped":[0]}')
     disk = QuickDisk()
-    assert compact.load_state(tmp_path, "one", 50, disk).cleaned == 50
-    assert compact.load_state(tmp_path, "one", 49, disk) == compact.State(incarnation="one")
-    assert compact.load_state(tmp_path, "two", 50, disk) == compact.State(incarnation="two")
-    (tmp_path / compact.STATE).write_bytes(b"{")
-    assert compact.load_state(tmp_path, "one", 50, disk) == compact.State(incarnation="one")
+    assert compactstate.load_state(tmp_path, "one", 50, disk).cleaned == 50
+    assert compactstate.load_state(tmp_path, "one", 49, disk) == compactstate.State(incarnation="one")
+    assert compactstate.load_state(tmp_path, "two", 50, disk) == compactstate.State(incarnation="two")
+    (tmp_path / compactstate.STATE).write_bytes(b"{")
+    assert compactstate.load_state(tmp_path, "one", 50, disk) == compactstate.State(incarnation="one")
 
 
 def test_a_second_run_finds_nothing_to_do(opened: Opener, root: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_second_run_finds_nothing_to_do(opened: Opener, root: Path) -> None:
         station.trim()
         inodes = {path.name: path.stat().st_ino for path in partition(root).glob("*.jsonl")}
         station.trim()
-        (partition(root) / compact.STATE).unlink()  # forgotten: looked at again, with the same result
+        (partition(root) / compactstate.STATE).unlink()  # forgotten: looked at again, with the same result
         station.trim()
         assert {path.name: path.stat().st_ino for path in partition(root).glob("*.jsonl")} == inodes
 

@@ -472,6 +472,14 @@ def test_giving_back_for_the_last_time_makes_a_dead_letter(station: Station) -> 
     assert position(station) in (0, 1)
 
 
+def test_a_rejected_message_is_a_dead_letter_at_once(station: Station) -> None:
+    queue = filled(station, 1, max_deliveries=9)
+    queue.receive()[0].nack(error=hg.Reject("no such task"))
+    assert queue.receive() == []
+    (letter,) = letters(station)
+    assert (letter["error"], letter["attempts"]) == ("Reject: no such task", 1)
+
+
 def test_leases_that_ran_out_too_often_make_a_dead_letter(station: Station) -> None:
     queue = filled(station, 2, max_deliveries=2, visibility_s=0.05)
     for _ in range(2):

@@ -27,7 +27,7 @@ from heliograph.clock import from_us
 from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
 from heliograph.limits import COPY_BYTES
-from heliograph.log import compact, index, inspection, redact, segments, swap
+from heliograph.log import compactstate, index, inspection, redact, segments, swap
 from heliograph.log.head import Fields
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
@@ -236,7 +236,7 @@ class _Backup:
         for base, following in zip(known, [*known[1:], fields.synced_next + 1], strict=True):
             if following > fields.first:
                 self._copy_segment(name, place, base, fields if base == fields.base else None)
-        self._copy_small(f"channels/{name}/{number}/{compact.STATE}")
+        self._copy_small(f"channels/{name}/{number}/{compactstate.STATE}")
         self._parts.append(Part(channel=name, partition=number, first=fields.first, next=fields.synced_next))
 
     def _synced_fields(self, name: str, number: int) -> Fields:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from heliograph.clock import from_us
-from heliograph.errors import NotFound, OutcomeUnknown
+from heliograph.errors import NotFound, OutcomeUnknown, Reject
 
 if TYPE_CHECKING:
     from heliograph.delivery.ports import PublishDeadLetter, RecentDeadLetters
@@ -134,6 +134,8 @@ def letter_for_message(
     worker: str | None = None,
 ) -> DeadLetter:
     """The letter for a message whose handler gave up."""
+    if isinstance(error, Reject) and error.__cause__ is not None:
+        error = error.__cause__
     error_type = type(error)
     details: dict[str, Any] = {
         "original": msgspec.Raw(message.raw),

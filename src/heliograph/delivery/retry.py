@@ -5,7 +5,7 @@ The n-th attempt failed; what now? ::
     attempt          1      2      3      4      5      6
     then wait (s)    0.1    0.2    0.4    0.8    1.6    give up        with the defaults, each ± 20 %
 
-``RetryLater(seconds)`` replaces the wait, not the count.
+``RetryLater(seconds)`` replaces the wait, not the count. ``Reject`` gives up at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 
 import msgspec
 
-from heliograph.errors import ConfigError, RetryLater
+from heliograph.errors import ConfigError, Reject, RetryLater
 
 WAIT_S_MAX = 1_000_000.0
 """Longest wait a handler may ask for: eleven days, which every operating system's timers can hold."""
@@ -30,7 +30,7 @@ class Again(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """The retries are used up."""
+    """The retries are used up, or would not help."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Retry(msgspec.Struct, frozen=True):
 
     def decide(self, attempt: int, error: BaseException, random01: float) -> Again | GiveUp:
         """What to do after the given attempt failed with the error."""
-        if attempt > self.max_retries:
+        if attempt > self.max_retries or isinstance(error, Reject):
             return GiveUp()
         if isinstance(error, RetryLater) and math.isfinite(error.seconds):
             return Again(min(max(0.0, error.seconds), WAIT_S_MAX))

@@ -9,7 +9,6 @@ from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.delivery.assembly import check_arguments
 from heliograph.delivery.beginning import establish
 from heliograph.delivery.invoke import is_async
-from heliograph.delivery.member import Member
 from heliograph.delivery.part import Plan
 from heliograph.delivery.parts import Parts
 from heliograph.delivery.retry import Retry
@@ -169,6 +168,8 @@ def start_subscription(
     if group:
         if name is None:
             raise ConfigError("a group needs a name: its workers find each other by it")
+        from heliograph.delivery.member import Member
+
         holder = Member(engine, channel, name, start, clock)
     else:
         holder = Everything(engine, channel, name, start, clock, lookout)

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -27,7 +27,6 @@ from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
 from heliograph.engine.schemas import Schemas
-from heliograph.engine.sifting import SiftingCursor
 from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
 from heliograph.engine.wildcards import Wildcards
@@ -46,7 +45,7 @@ from heliograph.errors import (
 from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log import channel as channels
-from heliograph.log import recovery, redact, seek
+from heliograph.log import recovery, seek
 from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings
 from heliograph.log.commit import GroupCommit, Ticket
@@ -55,9 +54,11 @@ from heliograph.log.head import DELETED, Fields
 from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
-from heliograph.log.readonly import ReadOnlyLog
 from heliograph.message import Gap, PayloadDecoder
 from heliograph.names import DEAD_LETTER, REPLY, check_name
+
+if TYPE_CHECKING:
+    from heliograph.engine.sifting import SiftingCursor
 
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
@@ -339,6 +340,8 @@ class FilesEngine:
         if not place.directory.is_dir():
             self._no_such_channel(name, number)
         if self.read_only:
+            from heliograph.log.readonly import ReadOnlyLog
+
             return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
         if not self._always:
             self.directory.note_unsynced()
@@ -473,6 +476,8 @@ class FilesEngine:
         """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
         entry = self._open.get(name, number)
         if sieve is not None:
+            from heliograph.engine.sifting import SiftingCursor
+
             return SiftingCursor(self.log(name, number), offset, self.disk, self.payload_decoder, sieve)
         return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
 
@@ -571,6 +576,8 @@ class FilesEngine:
 
     def redact(self, name: str, number: int, offsets: list[int]) -> None:
         """Blank the lines at these offsets, for good."""
+        from heliograph.log import redact
+
         self.check_writable()
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from heliograph.disk import Disk
 from heliograph.engine.batches import Cursor, SharedBatches
 from heliograph.engine.port import Position
-from heliograph.log import compact, seek
+from heliograph.log import compactstate, seek
 from heliograph.message import Gap
 
 TRIMMED = "deleted by retention before it was read"
@@ -22,7 +22,7 @@ def fit(log: seek.Log, channel: str, incarnation: str, position: Position, disk:
     limit = log.limit()
     if position.offset < limit.first:
         target, why = limit.first, TRIMMED
-        if compact.held_nothing(log.place.directory, position.offset, limit.first, disk):
+        if compactstate.held_nothing(log.place.directory, position.offset, limit.first, disk):
             return target, None
     elif position.offset > limit.next or not _recognised(log, limit.first, incarnation, position, disk):
         since = seek.appended_since(log, position.time_us, disk)

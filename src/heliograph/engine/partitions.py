@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.disk import explain
 from heliograph.engine.batches import SharedBatches
@@ -16,7 +16,9 @@ from heliograph.errors import Busy
 from heliograph.log.commit import GroupCommit
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.partition import Partition
-from heliograph.log.readonly import ReadOnlyLog
+
+if TYPE_CHECKING:
+    from heliograph.log.readonly import ReadOnlyLog
 
 _T = TypeVar("_T")
 _TRIES = 24

@@ -20,15 +20,20 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from heliograph.errors import Busy, Damaged, DiskFull, Forked, StorageError
+from heliograph.errors import Busy, Damaged, DiskFull, Forked, NotFound, StorageError
+from heliograph.limits import BUSY_PAUSE_S
 
 FILE: Final = "queue.sqlite3"
 FORMAT: Final = 1
+_LOOKS: Final = 5
+"""How often a reader looks at a file that it cannot read yet."""
+
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS partition (
@@ -286,7 +291,21 @@ def _writing(path: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """Open without a trace: a reader of a write-ahead log makes files of its own unless they are there already."""
+    """Open without a trace. A worker may just be making the file, or coming or going with its log: look again."""
+    for _ in range(_LOOKS - 1):
+        with contextlib.suppress(sqlite3.OperationalError):
+            return _look_into(path)
+        time.sleep(BUSY_PAUSE_S)
+    try:
+        return _look_into(path)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            raise NotFound(f"{path} is only being made; ask again in a moment") from error
+        raise
+
+
+def _look_into(path: Path) -> sqlite3.Connection:
+    """A reader of a write-ahead log makes files of its own unless they are there already."""
     log, shared = Path(f"{path}-wal"), Path(f"{path}-shm")
     alone = not log.exists() or not shared.exists()
     connection = sqlite3.connect(

@@ -24,7 +24,6 @@ from heliograph.errors import Damaged, InvalidName, NotFound, UnsupportedFormat
 from heliograph.log.channel import channel_path
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
-from heliograph.schemas import Schema, digest
 
 FORMAT: Final = 1
 FOLDER: Final = "types"
@@ -97,7 +96,7 @@ class Schemas:
             raise _damaged(path, str(error)) from None
         if found.format > FORMAT:
             raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
-        if found.sha256 != digest(found.schema):
+        if found.sha256 != _digest(found.schema):
             raise _damaged(path, "its schema does not have the checksum it names")
         return found
 
@@ -117,7 +116,7 @@ class Schemas:
         found = [version for folder in self.folders(channel) for version in self._versions(folder)]
         return sorted(found, key=lambda one: (one.type, one.version))
 
-    def add(self, channel: str, type_name: str, schema: Schema, decide: Decide) -> SchemaFile | None:
+    def add(self, channel: str, type_name: str, schema: dict[str, Any], decide: Decide) -> SchemaFile | None:
         """Store the next version if ``decide`` says so, knowing all before it; two who race see each other's.
 
         Raises NotFound if the channel is not there, or is deleted meanwhile.
@@ -136,7 +135,7 @@ class Schemas:
                 number = max(self.numbers(folder / folder_of(type_name)), default=0) + 1
                 made = SchemaFile(
                     type=type_name, version=number, created=from_us(self._clock.time_ns() // 1000),
-                    sha256=digest(schema), schema=schema,
+                    sha256=_digest(schema), schema=schema,
                 )  # fmt: skip
                 self._write(folder / folder_of(type_name), made)
                 return made
@@ -161,3 +160,9 @@ class Schemas:
 
 def _damaged(path: Path, why: str) -> Damaged:
     return Damaged(f"{path} cannot be used ({why}). 'helio verify --repair' sets it aside; a backup may have it.")
+
+
+def _digest(schema: dict[str, Any]) -> str:
+    from heliograph.schemas import digest  # here, because most stations never register a type
+
+    return digest(schema)

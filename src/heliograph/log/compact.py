@@ -9,42 +9,26 @@ has been there for a grace time. Offsets are line numbers for ever: what goes le
 A round reads what was not compacted yet into a map from key to newest offset, as far as a bounded memory reaches,
 then passes over all segments from the oldest on and writes those anew that hold something older. So whatever goes,
 something newer of its key is in a sealed (hence synced) segment; and a tombstone goes after all that it deletes.
-How far this has come stands in ``compact.json``, which may be lost: then everything is looked at again.
+How far this has come stands in ``compact.json`` (see ``compactstate.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from heliograph.disk import Disk
 from heliograph.log import retention, segments, swap
+from heliograph.log.compactstate import STATE, State, load, save
 from heliograph.log.index import Entry
 from heliograph.log.indexing import Place
 from heliograph.log.keys import KEY_BYTES, keyed
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Sealed
 from heliograph.log.shorten import Doomed, SealedSegment, Unsound, shorten
-
-STATE: Final = "compact.json"
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """compact.json: what need not be looked at again."""
-
-    incarnation: str = ""
-    cleaned: int = 0
-    """Before this offset no sealed segment holds two messages of a key."""
-    tombstone_us: int = 0
-    """When the oldest tombstone that waits for its end was appended; 0: there is none."""
-    skipped: list[int] = []
-    """Segments that are damaged and were left alone."""
-    emptied: tuple[int, int] = (0, 0)
-    """Offsets, from and to, whose segments were deleted because they held nothing but empty lines."""
 
 
 class Terms(NamedTuple):
@@ -69,24 +53,6 @@ class Compacted(NamedTuple):
 
 class Stopped(Exception):
     """The station is being closed; what is done is done, the rest waits."""
-
-
-def load_state(directory: Path, incarnation: str, end: int, disk: Disk) -> State:
-    """What is known of an earlier run; little if that was in another life of the channel, or cannot be."""
-    found = _load(directory, disk)
-    if found.incarnation == incarnation and found.cleaned <= end:
-        return found
-    return State(incarnation=incarnation, emptied=found.emptied)
-
-
-def _load(directory: Path, disk: Disk) -> State:
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        return msgspec.json.decode(disk.read_file(directory / STATE), type=State)
-    return State()
-
-
-def _save(directory: Path, state: State, disk: Disk) -> None:
-    disk.replace_file(directory / STATE, msgspec.json.encode(state))
 
 
 def due(state: State, sealed: Sequence[Sealed], terms: Terms, now_us: int, *, forced: bool = False) -> bool:
@@ -183,7 +149,7 @@ class _Run:
             state = msgspec.structs.replace(
                 state, cleaned=cleaned, tombstone_us=self._tombstone_us, skipped=sorted(self._skipped)
             )
-            _save(self._directory, state, self._disk)
+            save(self._directory, state, self._disk)
             if cleaned >= end:
                 return total
 
@@ -285,18 +251,12 @@ def drop_blank_beginning(partition: Partition, sealed: Sequence[Sealed], disk: D
     gone = _blank_beginning(partition.place, sealed, disk)
     if not gone:
         return None
-    state = _load(directory, disk)
+    state = load(directory, disk)
     begin, end = state.emptied
     begin = begin if end == gone[0].base else gone[0].base
-    _save(directory, msgspec.structs.replace(state, emptied=(begin, gone[-1].next)), disk)
+    save(directory, msgspec.structs.replace(state, emptied=(begin, gone[-1].next)), disk)
     retention.delete(partition, gone, disk)
     return gone[-1].next
-
-
-def held_nothing(directory: Path, offset: int, first: int, disk: Disk) -> bool:
-    """Whether what was deleted between an offset and the beginning of the log were empty lines only."""
-    begin, end = _load(directory, disk).emptied
-    return begin <= offset and first <= end
 
 
 def _blank_beginning(place: Place, sealed: Sequence[Sealed], disk: Disk) -> list[Sealed]:

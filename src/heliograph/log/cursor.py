@@ -20,7 +20,7 @@ import google_crc32c
 from heliograph.disk import Disk
 from heliograph.errors import Damaged, HeliographError
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
-from heliograph.log import compact, index, indexing, lines, segments, swap
+from heliograph.log import compactstate, index, indexing, lines, segments, swap
 from heliograph.log.held import Limit
 
 _extend = google_crc32c.extend
@@ -155,7 +155,7 @@ class LogCursor:
 
     def _trimmed(self, first: int) -> Chunk:
         gap = Missing(self.offset, first, "deleted by retention before it was read")
-        missing = [] if compact.held_nothing(self._directory, self.offset, first, self._disk) else [gap]
+        missing = [] if compactstate.held_nothing(self._directory, self.offset, first, self._disk) else [gap]
         self.seek(first)
         return Chunk(gap.first, gap.next, b"", None, missing, 0, (-1, 0, 0))
 

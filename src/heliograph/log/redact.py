@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.log import compress, index, indexing, lines, segments, swap
+from heliograph.log import index, indexing, lines, segments, swap
 from heliograph.log.partition import Partition
 
 INTENT = "redact.json"
@@ -74,7 +74,9 @@ def _blank(place: indexing.Place, base: int, offsets: list[int], disk: Disk) -> 
         disk.close(fd)
     entries = reindex(place, base, disk)
     if was_compressed:
-        compress.compress_segment(place.directory, base, entries, disk)
+        from heliograph.log.compress import compress_segment
+
+        compress_segment(place.directory, base, entries, disk)
 
 
 def _clear_leftovers(directory: Path, base: int, disk: Disk) -> None:
@@ -103,7 +105,9 @@ def _spans(data: bytes, place: indexing.Place, base: int, offsets: set[int], dis
 
 
 def _decompress(directory: Path, base: int, disk: Disk) -> None:
-    reader = compress.CompressedSegment(directory, base, disk)
+    from heliograph.log.compress import CompressedSegment  # not when a partition is opened, which looks in here, too
+
+    reader = CompressedSegment(directory, base, disk)
     plain = segments.path_of(directory, base)
     try:
         disk.replace_file(plain, reader.read(0, reader.size()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heliograph.engine.files import FilesEngine
-from heliograph.log import compact, retention
+from heliograph.log import compact, compactstate, retention
 from heliograph.log.channel import ChannelFile
 from heliograph.log.compact import Compacted, Terms
 from heliograph.log.head import FENCED
@@ -27,7 +27,7 @@ def compact_partition(
     if not sealed or fields.flags & FENCED:
         return None
     terms, now_us = _terms(engine, file), engine.clock.time_ns() // 1000
-    state = compact.load_state(place.directory, file.incarnation, sealed[-1].next, disk)
+    state = compactstate.load_state(place.directory, file.incarnation, sealed[-1].next, disk)
     if not compact.due(state, sealed, terms, now_us, forced=forced):
         return None
     try:

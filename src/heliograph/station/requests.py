@@ -256,4 +256,5 @@ class AsyncReplier(Replier):
         import asyncio
 
         answer = await self._handler(message)
-        await asyncio.to_thread(self._answer, message, answer)
+        if _addresses(message.raw).replyto is not None:  # a change of threads costs more than looking
+            await asyncio.to_thread(self._answer, message, answer)

@@ -29,7 +29,6 @@ from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_ownable
 from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
-from heliograph.station.atomic import Step
 from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
@@ -40,19 +39,15 @@ from heliograph.station.info import (
     Trimmed,
     TypeInfo,
 )
-from heliograph.station.merging import AnyRange, open_any
 from heliograph.station.observer import Observer
-from heliograph.station.producer import Producer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import find
 from heliograph.station.requests import TIMEOUT_S, AsyncReplier, Duration, Replier, Requests
-from heliograph.station.seeking import seek
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.timetable import Timetable
 from heliograph.station.types import Types
 from heliograph.station.upkeep import Upkeep
-from heliograph.station.wildcards import WildcardSubscription, forget_pattern, subscribe_pattern
 
 if TYPE_CHECKING:
     from heliograph.delivery.queues import Queue
@@ -60,6 +55,9 @@ if TYPE_CHECKING:
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.times import Span
     from heliograph.schedule.waiting import Scheduled
+    from heliograph.station.atomic import Step
+    from heliograph.station.merging import AnyRange
+    from heliograph.station.producer import Producer
     from heliograph.station.queues import Queues
 
 Handler = Callable[[Any], Any]
@@ -209,6 +207,8 @@ class Station:
         Whoever opens a producer replaces the one of the same id that is still about: that one is refused from then on
         (ProducerFenced).
         """
+        from heliograph.station.producer import Producer
+
         self.engine.check_writable()
         return Producer(self.engine, self.publisher, id)
 
@@ -241,6 +241,8 @@ class Station:
         ...     [receipt.channel for receipt in step.receipts]
         ['orders', 'audit']
         """
+        from heliograph.station.atomic import Step
+
         self.engine.check_writable()
         return Step(self.engine, self.publisher)
 
@@ -383,6 +385,8 @@ class Station:
             sieve=sieve, publish_dead_letter=bury,
         )  # fmt: skip
         if pattern:
+            from heliograph.station.wildcards import subscribe_pattern
+
             return self._keep(subscribe_pattern(
                 self.engine, channel, begin, start=start, paused=paused, event_loop=event_loop,
                 on_closed=self._on_closed,
@@ -524,6 +528,8 @@ class Station:
         partition: int | None = None, where: Choice | None = None,
     ) -> AnyRange:  # fmt: skip
         """What read() iterates over, for callers that fetch a batch at a time."""
+        from heliograph.station.merging import open_any
+
         return open_any(
             self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap, sieve=sieve_of(where)
         )
@@ -691,6 +697,8 @@ class Station:
 
         All of its partitions, or one; an offset means a place in one only. ``dry_run=True`` says what it would do.
         """
+        from heliograph.station.seeking import seek
+
         return seek(
             self.engine, channel, name, to, partition=partition, dry_run=dry_run,
             then=lambda targets: self._queues.reset(channel, name, targets),
@@ -702,6 +710,8 @@ class Station:
         check_name(name, "subscription")
         self.engine.check_writable()
         if is_pattern(channel):
+            from heliograph.station.wildcards import forget_pattern
+
             return forget_pattern(self.engine, channel, name)
         check_name(channel)
         if name not in self.engine.positions.names(channel):
@@ -732,7 +742,7 @@ class Station:
             late_replies=self.requests.late, audit_failures=self.engine.audit.failed,
             channels=self._observer.channel_stats(self._meters),
             subscriptions=[
-                stats for one in live if not isinstance(one, WildcardSubscription) for stats in one.partition_stats()
+                stats for one in live if not is_pattern(one.channel) for stats in one.partition_stats()
             ],
             queues=self.queues(),
         )  # fmt: skip
@@ -756,7 +766,7 @@ class Station:
             live = list(self._subscriptions)
         for subscription in live:
             subscription.pause()  # all at once; each then has only its current message to finish
-        for subscription in sorted(live, key=lambda one: not isinstance(one, WildcardSubscription)):
+        for subscription in sorted(live, key=lambda one: not is_pattern(one.channel)):
             subscription.close()  # those that would begin others first
         for queue in list(self._pulled):
             queue.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
@@ -21,8 +21,10 @@ from heliograph.errors import HeliographError, NotFound, SchemaConflict
 from heliograph.limits import CHECKED_TYPES_MAX, TYPE_VERSIONS_MAX
 from heliograph.message import Draft
 from heliograph.payloads import Payloads, next_version
-from heliograph.schemas import Schema, conflicts, digest
 from heliograph.station.info import TypeInfo
+
+if TYPE_CHECKING:
+    from heliograph.schemas import Schema
 
 logger = logging.getLogger("heliograph.types")
 _REASONS_SHOWN = 5
@@ -69,6 +71,8 @@ class Types:
             self._checked -= {pair for pair in self._checked.copy() if pair[0] == channel}
 
     def _check(self, channel: str, type_name: str) -> None:
+        from heliograph.schemas import digest  # here, because most stations never register a type
+
         try:
             schema = self._payloads.schema(type_name)
             sha256 = digest(schema)
@@ -120,6 +124,8 @@ class Types:
 
 def _refuse_conflict(channel: str, type_name: str, known: Sequence[SchemaFile], schema: Schema) -> None:
     """Every stored version may have messages in the log, so all of them have to be readable."""
+    from heliograph.schemas import conflicts
+
     if len(known) >= TYPE_VERSIONS_MAX:
         raise SchemaConflict(
             f"{type_name} has {len(known)} versions in channel '{channel}', more are not kept. "

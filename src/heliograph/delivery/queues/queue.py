@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.ledger import Return
 from heliograph.delivery.queues.letters import refused
-from heliograph.errors import ConfigError, LeaseLost
+from heliograph.errors import ConfigError, LeaseLost, Reject
 from heliograph.limits import QUEUE_RECEIVE_MAX
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class Job:
         self._queue.ack([self])
 
     def nack(self, delay: float | timedelta = 0, error: BaseException | None = None) -> None:
-        """It is not done: hand it out again, after a while. After the last delivery it becomes a dead letter."""
+        """It is not done: hand it out again, after a while.
+
+        After the last delivery, or with a ``Reject`` as the error, it becomes a dead letter.
+        """
         self._queue._nack(self, decisions.seconds(delay, "delay"), error)
 
     def extend(self, seconds: float | timedelta | None = None) -> None:
@@ -138,7 +141,8 @@ class Queue:
     def _nack(self, job: Job, delay_s: float, error: BaseException | None) -> None:
         desk, found = self._desk, job._found
         desk.check()
-        if desk.letters.possible and found.lease.deliveries >= desk.settings.max_deliveries:
+        last = found.lease.deliveries >= desk.settings.max_deliveries or isinstance(error, Reject)
+        if last and desk.letters.possible:
             if not desk.bury(found.lease, found.message, refused(found.lease.deliveries, error)):
                 self._complain([found.key], "given back")
             self.ack([job])
