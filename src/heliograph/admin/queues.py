@@ -33,7 +33,7 @@ def copy_state(engine: FilesEngine, channel: str, name: str, target: Path) -> No
         for number, progress in turn.progress().items():
             last = message_at(engine, channel, number, progress.next - 1) if progress.next else None
             if last is not None:
-                turn.anchor(number, progress.next, last.id)
+                turn.anchor(number, progress.next, last.id, progress.incarnation)
 
 
 def check_queues(engine: FilesEngine, channel: str, *, repair: bool) -> Iterator[tuple[str, str, bool]]:

@@ -121,9 +121,10 @@ class Turn:
     def advance(self, partition: int, following: int, time_us: int) -> None:
         self._execute("UPDATE partition SET next = ?, time_us = ? WHERE number = ?", (following, time_us, partition))
 
-    def anchor(self, partition: int, offset: int, message_id: str) -> None:
-        statement = "UPDATE partition SET anchor = ?, anchor_id = ? WHERE number = ? AND next >= ?"
-        self._execute(statement, (offset, message_id, partition, offset))
+    def anchor(self, partition: int, offset: int, message_id: str, life: str) -> None:
+        """Note an id of the log that the partition's row is about; of another one it would say nothing."""
+        statement = "UPDATE partition SET anchor = ?, anchor_id = ? WHERE number = ? AND next >= ? AND incarnation = ?"
+        self._execute(statement, (offset, message_id, partition, offset, life))
 
     def in_flight(self, mono_us: int) -> int:
         found = self._execute("SELECT count(*) FROM pending WHERE token IS NOT NULL AND until_us > ?", (mono_us,))
