@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
+from heliograph.addressee import Addressee
 from heliograph.clock import to_us
 from heliograph.errors import InvalidMessage
 from heliograph.expiry import NAME as EXPIRES
@@ -35,7 +36,7 @@ from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
 RESERVED: Final = frozenset(
     [
         *("specversion", "id", "source", "type", "time", "channel", "partitionkey", "correlationid", "traceparent"),
-        *("subject", "expires", "data", "data_base64", "datacontenttype", "dataschema"),
+        *("subject", "expires", "redrivefor", "data", "data_base64", "datacontenttype", "dataschema"),
         *("atomic", "batch", "origin", "originseq", "producer", "producerseq", "crc"),
     ]
 )  # fmt: skip
@@ -89,13 +90,14 @@ class Gap(msgspec.Struct, frozen=True):
 class Lines:
     """The stored bytes that a batch of messages was decoded from."""
 
-    __slots__ = ("_numbered", "_split", "data", "expiring", "first", "partition")
+    __slots__ = ("_numbered", "_split", "addressed", "data", "expiring", "first", "partition")
 
     def __init__(self, data: bytes, first: int, partition: int, numbered: dict[int, bytes] | None = None) -> None:
         self.data = data
         self.first = first
         self.partition = partition
         self.expiring = False  # whether any of the messages beside each other here may expire
+        self.addressed = False  # whether any of them is for one subscription only
         self._numbered = numbered
         self._split: list[bytes] | None = None
 
@@ -136,6 +138,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     lines: Any = msgspec.field(default_factory=_decoding.get, name=" lines")
     expires: Expiry | None = None
     """After this time it is not delivered any more."""
+    redrivefor: Addressee | None = None
+    """The one subscription that it is for, if it was a dead letter that is redriven."""
 
     @property
     def key(self) -> str | None:
@@ -189,16 +193,20 @@ class _Undecoded(Message, frozen=True, gc=False):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def _read_expiry(_: type, value: object) -> Expiry:
-    """Called, while decoding, only for a message that has the attribute: all others cost nothing."""
+def _read_rare(kind: type, value: object) -> Expiry | Addressee:
+    """Called, while decoding, only for a message that has such an attribute: all others cost nothing."""
     lines = _decoding.get()
+    if kind is Expiry:
+        if lines is not None:
+            lines.expiring = True
+        return Expiry.read(value)
     if lines is not None:
-        lines.expiring = True
-    return Expiry.read(value)
+        lines.addressed = True
+    return Addressee.read(value)
 
 
-_decoder = msgspec.json.Decoder(Message, dec_hook=_read_expiry)
-_undecoded = msgspec.json.Decoder(_Undecoded, dec_hook=_read_expiry)
+_decoder = msgspec.json.Decoder(Message, dec_hook=_read_rare)
+_undecoded = msgspec.json.Decoder(_Undecoded, dec_hook=_read_rare)
 _plain = msgspec.json.Decoder().decode
 _get_bytes = attrgetter("data_base64")
 # A frozen struct refuses attribute assignment; its slots do not. Used before anybody else sees the message.
@@ -263,6 +271,7 @@ def decode_line(line: bytes, offset: int, partition: int, payload_decoder: Paylo
     _set_offset(message, offset)
     _set_lines(message, Lines(line, offset, partition, {offset: line}))
     message.lines.expiring = message.expires is not None
+    message.lines.addressed = message.redrivefor is not None
     if payload_decoder is not None:
         _decode_payloads([message], payload_decoder)
     _take_bytes(message)

@@ -496,7 +496,7 @@ def test_what_waits_for_its_time_is_in_the_backup(tmp_path: Path) -> None:
         first = backup(station, tmp_path / "copy")
         again = backup(station, tmp_path / "copy")
         assert first.copied_bytes > again.copied_bytes
-        assert not [path for path in (tmp_path / "copy").iterdir() if path.name.startswith(".schedule")]
+        assert not [path for path in (tmp_path / "copy").iterdir() if path.name.startswith(".")]
         waiting = [one.id for one in station.scheduled()]
     assert check(tmp_path / "copy") == []
     restore(tmp_path / "copy", tmp_path / "restored")

@@ -29,6 +29,7 @@ LETTERS = 30
 
 def bury(station: hg.Station, count: int = LETTERS, *, first: int = 0, error: str = "ValueError", **extra: Any) -> None:
     """Dead letters as a subscription writes them, without waiting for its retries."""
+    subscribed(station, "worker-1")
     for number in range(first, first + count):
         receipt = station.publish(
             "alerts", {"n": number, "ratio": 1.50}, type="alert.v1", key=f"k{number % 3}",
@@ -42,6 +43,11 @@ def bury(station: hg.Station, count: int = LETTERS, *, first: int = 0, error: st
             "failed_at": f"2026-11-15T20:30:{number % 60:02d}Z",
         }  # fmt: skip
         station.publisher.publish_own("alerts.dead-letter", "heliograph.dead-letter.v1", letter, message.key)
+
+
+def subscribed(station: hg.Station, name: str) -> None:
+    """There is such a subscription, though nobody is there now."""
+    station.subscribe("alerts", lambda message: None, name=name).close()
 
 
 def replayed(station: hg.Station) -> Counter[int]:
@@ -95,6 +101,7 @@ def test_a_copy_has_everything_of_its_original_and_says_where_it_comes_from(tmp_
 def test_a_message_that_fails_again_shows_how_often_it_was_replayed(tmp_path: Path) -> None:
     with open_station(tmp_path) as station:
         bury(station, 1)
+        subscribed(station, "w")
         root = next(iter(station.read("alerts"))).id
         for count in (1, 2, 3):
             dead.replay(station, "alerts")
@@ -137,6 +144,23 @@ def test_a_summary_groups_by_reason_error_and_subscription(tmp_path: Path) -> No
         assert groups[0].first.second == 0
         assert groups[0].last.second == 3
         assert dead.summary(station, "alerts", where.parse("attempts>6")) == []
+
+
+def test_a_summary_keeps_groups_and_queues_apart_and_knows_their_workers(tmp_path: Path) -> None:
+    with open_station(tmp_path, disk=QuickDisk()) as station:
+        bury(station, 2)
+        for worker, attempts, kind in (("w1", 3, "group"), ("w2", 7, "group"), ("w1", 1, "queue")):
+            letter = {
+                "original": next(iter(station.read("alerts"))).envelope, "reason": "handler", "subscription": "crew",
+                "incarnation": "a", "partition": 0, "offset": 0, kind: "crew", "worker": worker, "attempts": attempts,
+            }  # fmt: skip
+            station.publisher.publish_own("alerts.dead-letter", "heliograph.dead-letter.v1", letter, None)
+        found = {(one.subscription, one.kind, one.count, one.attempts, *one.workers) for one in dead.summary(station)}
+        assert found == {
+            ("worker-1", "plain", 2, 6), ("crew", "group", 2, 7, "w1", "w2"), ("crew", "queue", 1, 1, "w1"),
+        }  # fmt: skip
+        kinds = [(letter.group, letter.queue) for letter in dead.letters(station, None, where.parse("worker=w1"))]
+        assert kinds == [("crew", None), (None, "crew")]
 
 
 def test_a_letter_is_found_by_its_id_its_originals_id_and_its_offset(tmp_path: Path) -> None:

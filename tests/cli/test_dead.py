@@ -53,6 +53,61 @@ def test_replay_publishes_the_originals_and_takes_the_letters_away(helio: Helio,
     assert json.loads(helio("dead", "replay", "alerts", "--offset", "2", "--json").stdout)["replayed"] == 1
 
 
+def test_replay_goes_to_the_subscription_that_failed_or_to_all(helio: Helio, failed: hg.Station) -> None:
+    assert helio("dead", "replay", "alerts", "--offset", "0").stdout == "replayed 1 dead letter of alerts to pager\n"
+    dry = helio("dead", "replay", "alerts", "--offset", "1", "--to-all", "--dry-run").stdout
+    assert dry == "would replay 1 dead letter of alerts to all subscriptions\n"
+    report = json.loads(helio("dead", "replay", "alerts", "--offset", "1", "--to-all", "--json").stdout)
+    assert (report["replayed"], report["redriven"]) == (1, {})
+    report = json.loads(helio("dead", "replay", "alerts", "--offset", "2", "--json").stdout)
+    assert (report["replayed"], report["redriven"]) == (1, {"pager": 1})
+    assert [one.get("redrivefor") for one in lines(helio("read", "alerts", "--json"))][3:] == ["pager", None, "pager"]
+    copy = list(failed.read("alerts"))[3]
+    assert "redriven for  pager" in helio("get", copy.id).stdout
+
+
+def test_letters_of_a_forgotten_subscription_stay_and_one_line_says_so(helio: Helio, failed: hg.Station) -> None:
+    assert helio("subscriptions", "forget", "alerts", "pager").exit_code == 0
+    result = helio("dead", "replay", "alerts")
+    assert (result.exit_code, result.stdout) == (1, "replayed 0 dead letters of alerts\n")
+    assert result.stderr.count("\n") == 1
+    assert "offsets 0, 1, 2 stay: its subscription 'pager' of 'alerts' does not exist any more" in result.stderr
+    assert len(lines(helio("dead", "list", "--each", "--json"))) == 3
+    assert (
+        "replayed 3 dead letters of alerts to all subscriptions" in helio("dead", "replay", "alerts", "--to-all").stdout
+    )
+
+
+def test_letters_say_which_worker_of_which_group_or_queue_gave_up(helio: Helio, failed: hg.Station) -> None:
+    assert "WORKER" not in helio("dead", "list").stdout + helio("dead", "list", "--each").stdout
+    assert "1" in helio("dead", "list").stdout.split("ATTEMPTS")[1]
+    retry = hg.Retry(max_retries=1, base_s=0.001, max_s=0.001)
+    workers: dict[str, str] = {}
+    for kind in ("group", "queue"):
+
+        def handle(message: hg.Message) -> None:
+            raise ValueError("boom")
+
+        options = {kind: True}
+        with failed.subscribe("alerts", handle, name=f"the-{kind}", start="first", retry=retry, **options) as worker:
+            wait_until(lambda: worker.stats().dead_letters == 3)
+            assert worker.worker is not None
+            workers[kind] = worker.worker
+    for kind, worker_name in workers.items():
+        each = helio("dead", "list", "alerts", "--each", "--where", f"subscription=the-{kind}").stdout
+        assert each.count(worker_name) == 3
+        shown = helio("dead", "show", each.split("alerts")[1].split()[0], "--channel", "alerts").stdout
+        for name, value in ((kind, f"the-{kind}"), ("worker", worker_name), ("attempts", "2")):
+            assert any(line.split() == [name, value] for line in shown.splitlines()), (name, shown)
+    groups = json.loads(helio("dead", "list", "--json").stdout)
+    assert {(one["subscription"], one["kind"], one["attempts"], *one["workers"]) for one in groups} == {
+        ("pager", "plain", 1), ("the-group", "group", 2, workers["group"]), ("the-queue", "queue", 2, workers["queue"])
+    }  # fmt: skip
+    table = helio("dead", "list").stdout
+    assert "KIND" in table.splitlines()[0]
+    assert "WORKERS" in table.splitlines()[0]
+
+
 def test_purge_asks_first(helio: Helio, failed: hg.Station) -> None:
     assert "would remove 3" in helio("dead", "purge", "alerts", "--dry-run").stdout
     one_line_error(helio("dead", "purge", "alerts", input="n\n"), 1)

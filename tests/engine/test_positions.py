@@ -209,3 +209,16 @@ def test_the_list_of_subscriptions_says_how_far_each_is_behind(opened: Opener) -
         assert idle.lag_s is not None
         assert idle.lag_s >= 0
         assert station.subscriptions("elsewhere") == []
+
+
+def test_a_subscription_has_begun_when_it_has_a_position(positions: Positions) -> None:
+    assert not positions.begun("alerts", "worker-1")
+    lease = positions.lease("alerts", "worker-1")
+    assert not positions.begun("alerts", "worker-1"), "it may still choose to begin behind what is there now"
+    positions.claim_kind("alerts", "worker-1", "group")
+    assert not positions.begun("alerts", "worker-1")
+    positions.save("alerts", "worker-1", 3, Position("abc", 1, "", 0))
+    assert positions.begun("alerts", "worker-1")
+    for name in ("", ".", "..", "../alerts/worker-1", "worker-2"):
+        assert not positions.begun("alerts", name), name
+    lease.release()

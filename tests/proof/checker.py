@@ -37,6 +37,7 @@ def complaints(events: list[Event], ends: Mapping[int, int], killed: Iterable[in
         found += _lost(partition, end, by_partition[partition])
         found += _at_once(partition, by_partition[partition], dead)
         found += _out_of_order(partition, by_partition[partition])
+        found += _doubled(partition, by_partition[partition], dead)
     return found
 
 
@@ -71,6 +72,17 @@ def _out_of_order(partition: int, events: list[Event]) -> list[str]:
             last[event.who] = event.offset
         else:
             done = max(done, event.offset)
+    return []
+
+
+def _doubled(partition: int, events: list[Event], dead: set[int]) -> list[str]:
+    """What is done comes again only if the worker that did it was killed: in order, everything is left saved."""
+    done: dict[int, Event] = {}
+    for event in events:
+        if event.what == "end":
+            done[event.offset] = event
+        elif event.offset in done and done[event.offset].who not in dead:
+            return [f"partition {partition}: {event} again after {done[event.offset]}"]
     return []
 
 

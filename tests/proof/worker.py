@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+from pathlib import Path
+from typing import Any
 
 import heliograph as hg
-from heliograph.delivery import lanes, member
+from heliograph.delivery import lanes, member, part, positions
 from heliograph.engine import groups
+from heliograph.log.locks import FileLock
+from tests.proof.journal import telling
+
+
+def unlocked(self: groups.Membership, partition: int) -> groups.PartitionLease:
+    """A lease for everybody who asks."""
+    return groups.PartitionLease(FileLock(self._directory / "leases" / f"{partition}.lock", self._disk))
 
 
 def break_it(how: str) -> None:
@@ -34,6 +42,19 @@ def break_it(how: str) -> None:
         member.Member._look = look  # type: ignore[method-assign]
     elif how == "commits what is not done":
         lanes.Lanes.committed = lanes.Lanes.reach  # type: ignore[method-assign]
+    elif how == "saves nothing":
+        positions.Positions.save = lambda self: True  # type: ignore[method-assign]
+    elif how == "sees nobody":
+        groups.Membership.members = lambda self: {}  # type: ignore[method-assign]
+        groups.Membership.lease = unlocked  # type: ignore[method-assign]
+    elif how == "begins one later":
+        begin = part._begin
+
+        def later(*arguments: Any) -> Any:
+            found = begin(*arguments)
+            return found._replace(offset=found.offset + 1)
+
+        part._begin = later
     else:
         assert not how, how
 
@@ -41,17 +62,7 @@ def break_it(how: str) -> None:
 def main() -> None:
     root, channel, group, journal, pause_s, broken = sys.argv[1:]
     break_it(broken)
-    fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def tell(what: str, message: hg.Message) -> None:
-        line = f"{what} {time.monotonic_ns()} {os.getpid()} {message.partition} {message.offset}\n"
-        os.write(fd, line.encode())
-
-    def handle(message: hg.Message) -> None:
-        tell("begin", message)
-        time.sleep(float(pause_s))
-        tell("end", message)
-
+    handle = telling(Path(journal), os.getpid(), float(pause_s))
     options = {"name": group, "group": True, "start": "first", "concurrency": 6}
     with hg.open(root) as station, station.subscribe(channel, handle, **options):
         print("working", flush=True)

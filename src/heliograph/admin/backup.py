@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -22,10 +23,12 @@ import msgspec
 from heliograph.admin import Progress, manifest
 from heliograph.admin.copies import Copies, Source
 from heliograph.admin.manifest import Manifest, Part
+from heliograph.admin.queues import copy_state
 from heliograph.admin.restore import RestoreReport, check, restore
 from heliograph.clock import from_us
 from heliograph.disk import SYSTEM_DISK, Disk, explain
-from heliograph.errors import AlreadyExists, ConfigError, Fenced, NotFound
+from heliograph.engine import queuestore
+from heliograph.errors import AlreadyExists, Busy, ConfigError, Fenced, NotFound, StorageError
 from heliograph.limits import COPY_BYTES
 from heliograph.log import compactstate, index, inspection, redact, segments, swap
 from heliograph.log.head import Fields
@@ -36,6 +39,7 @@ from heliograph.schedule.database import FILE
 from heliograph.station import Station
 
 _extend, _crc = google_crc32c.extend, google_crc32c.value
+_ASIDE = ".copying-"
 _GONE = (NotFound, ChannelGone, FileNotFoundError)
 
 
@@ -166,18 +170,40 @@ class _Backup:
                 for entry in self._disk.listdir(self._root / directory):
                     if entry.endswith(".json"):
                         self._copy_small(f"{directory}/{entry}")
+                    elif entry == queuestore.FILE:
+                        self._copy_queue(channel, name)
         for name in self._engine.wildcards.names():
             self._copy_small(f"patterns/{name}.json")
 
+    def _copy_queue(self, channel: str, name: str) -> None:
+        """Before the channels, like a position: what it says was handed out is in the log that is copied later."""
+        place = f"subscriptions/{channel}/{name}/{queuestore.FILE}"
+        with self._aside(queuestore.FILE) as path:
+            try:
+                copy_state(self._engine, channel, name, path)
+            except (StorageError, Busy, NotFound) as error:
+                if (self._root / place).exists():
+                    self.report.warnings.append(
+                        f"{place} is not in the backup, without it the queue goes on at its saved position: {error}"
+                    )
+                return
+            with path.open("rb") as file:
+                self._copies.copy(place, _file_of(file))
+
     def _copy_schedule(self) -> None:
         """Before the channels: what is delivered meanwhile is in both, and not in neither."""
-        for left in self._target.glob(".schedule-*"):  # by a run that was killed
-            shutil.rmtree(left)
-        with tempfile.TemporaryDirectory(prefix=".schedule-", dir=self._target) as directory:
-            path = Path(directory, FILE)
+        with self._aside(FILE) as path:
             if self._station.timetable.copy_to(path):
                 with path.open("rb") as file:
                     self._copies.copy(f"schedule/{FILE}", _file_of(file))
+
+    @contextlib.contextmanager
+    def _aside(self, name: str) -> Iterator[Path]:
+        """Where a database is copied to, before it is known whether the backup has it already."""
+        for left in self._target.glob(f"{_ASIDE}*"):  # by a run that was killed
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=self._target) as directory:
+            yield Path(directory, name)
 
     def _copy_steps_and_producers(self) -> None:
         """Before the channels: a step is then finished in the copy, and no checkpoint is ahead of its log."""

@@ -5,6 +5,9 @@ the channel are written down (``DATA/dead/CHANNEL.replay.json``), and each copy 
 
     write the journal ─▶ publish the group ─▶ sync ─▶ remove the letters ─▶ next group ─▶ … ─▶ remove the journal
 
+A copy is for the subscription that failed (``redrivefor``): all others pass over it. One whose letter names none (the
+subscription had no name), or that is replayed to all, is for everybody.
+
 Whoever comes after an interruption looks behind the written end for copies of the letters in the journal: those
 found were published and are only removed, the others are letters as before. Nothing is lost, nothing is doubled.
 """
@@ -18,6 +21,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
+from heliograph.addressee import NAME as REDRIVEFOR
 from heliograph.admin import Progress
 from heliograph.admin.envelopes import Body, Fields, body_of, read_fields
 from heliograph.admin.letters import (
@@ -63,6 +67,8 @@ class ReplayReport(msgspec.Struct, kw_only=True):
     replayed: int = 0
     resumed: int = 0
     removed: int = 0
+    redriven: dict[str, int] = {}
+    """How many of those replayed are for one subscription only, by its name; the others are for everybody."""
     skipped: list[Skipped] = []
     dry_run: bool = False
 
@@ -118,25 +124,27 @@ def replay(
     *,
     where: Where | None = None,
     offsets: Collection[int] | None = None,
+    to_all: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ReplayReport:
     """Publish the originals of dead letters again, then remove the letters. Safe to interrupt at any point.
 
+    Each goes to the subscription (group, queue) that gave it up and to no other; ``to_all`` publishes for everybody. A
+    letter whose subscription does not exist any more stays, and the report says so.
     The copy has a new id and time; data, type, source, key, headers and correlation are the original's. Its headers
     ``replayof`` (id of the first message), ``replaycount`` and ``replayletter`` make loops show.
     """
     name = original_channel(channel)
     if dry_run:
-        return _Replay(station, name, dry_run=True).run(where, offsets, progress)
+        return _Replay(station, name, to_all=to_all, dry_run=True).run(where, offsets, progress)
     station.engine.check_writable()
     with alone(station, name):
-        work = _Replay(station, name, dry_run=False)
-        report = work.run(where, offsets, progress)
+        report = _Replay(station, name, to_all=to_all, dry_run=False).run(where, offsets, progress)
     if report.removed:
         station.engine.audit.write(
             "dead-letters-replayed", channel=name, replayed=report.replayed, resumed=report.resumed,
-            skipped=len(report.skipped), where=where.text if where else "",
+            skipped=len(report.skipped), where=where.text if where else "", redriven=report.redriven,
         )  # fmt: skip
     return report
 
@@ -144,8 +152,10 @@ def replay(
 class _Replay:
     """One run over the letters of one channel."""
 
-    def __init__(self, station: Station, channel: str, *, dry_run: bool) -> None:
+    def __init__(self, station: Station, channel: str, *, to_all: bool, dry_run: bool) -> None:
         self._station = station
+        self._to_all = to_all
+        self._known: dict[str, bool] = {}
         self._engine = station.engine
         self._channel = channel
         self._dead = channel + DEAD_LETTER
@@ -193,13 +203,29 @@ class _Replay:
             fields["replayletter"] = _raw(letter.id)
             fields.pop("time", None)
             fields.pop("expires", None)  # who replays wants it delivered
+            fields.pop(REDRIVEFOR, None)
+            if letter.subscription and not self._to_all:
+                self._check(letter.subscription)
+                fields[REDRIVEFOR] = _raw(letter.subscription)
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
             return None
 
+    def _check(self, subscription: str) -> None:
+        """Nobody would get what is for a subscription that is not there, and its letter would be gone."""
+        known = self._known.get(subscription)
+        if known is None:
+            known = self._known[subscription] = self._engine.positions.begun(self._channel, subscription)
+        if not known:
+            raise InvalidMessage(
+                f"its subscription '{subscription}' of '{self._channel}' does not exist any more; subscribe under "
+                "that name again, or replay to all (--to-all)"
+            )
+
     def _carry_out(self, group: list[_Copy]) -> None:
         report = self.report
+        self._known.clear()  # somebody may forget one meanwhile
         if not group:
             return
         if not report.dry_run:
@@ -211,6 +237,9 @@ class _Replay:
             self._engine.redact(self._dead, 0, [copy.letter.offset for copy in group])
             report.removed += len(group)
         report.replayed += len(group)
+        for copy in group:
+            if copy.body.message.redrivefor:
+                report.redriven[copy.letter.subscription] = report.redriven.get(copy.letter.subscription, 0) + 1
 
     # -- the journal --------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     original: dict[str, Any] | None
     original_base64: str | None
     group: str | None = None
+    queue: str | None = None
     worker: str | None = None
 
     @property
@@ -52,6 +53,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str | None:
         """The original's partition key."""
         return self._text("partitionkey")
+
+    @property
+    def kind(self) -> str:
+        """What gave it up: a ``plain`` subscription, a ``group`` or a ``queue``."""
+        return "group" if self.group else "queue" if self.queue else "plain"
 
     @property
     def replays(self) -> int:
@@ -75,15 +81,21 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Letters of one channel that failed for the same reason, in the same subscription."""
+    """Letters of one channel that failed for the same reason, in the same subscription.
+
+    ``workers`` (of a group or a queue) gave them up after up to ``attempts`` calls of the handler, or deliveries.
+    """
 
     channel: str
     reason: str
     error_type: str
     subscription: str
+    kind: str
     count: int
     first: datetime
     last: datetime
+    attempts: int
+    workers: list[str]
     replayed: int
 
 
@@ -116,6 +128,7 @@ def to_letter(message: Message) -> DeadLetter:
         original=original if isinstance(original, dict) else None,
         original_base64=_string(data, "original_base64") or None,
         group=_string(data, "group") or None,
+        queue=_string(data, "queue") or None,
         worker=_string(data, "worker") or None,
     )
 
@@ -180,18 +193,30 @@ def find(station: Station, reference: str | int, channel: str | None = None) -> 
 
 def summary(station: Station, channel: str | None = None, where: Where | None = None) -> list[DeadGroup]:
     """How many letters there are, by channel, reason, kind of error and subscription; most first."""
-    groups: dict[tuple[str, str, str, str], DeadGroup] = {}
+    groups: dict[tuple[str, ...], DeadGroup] = {}
     for letter, _ in each(station, channel, where):
-        key = (letter.channel, letter.reason, letter.error_type, letter.subscription)
+        key = (letter.channel, letter.reason, letter.error_type, letter.subscription, letter.kind)
         known = groups.get(key)
-        groups[key] = DeadGroup(
-            channel=letter.channel,
-            reason=letter.reason,
-            error_type=letter.error_type,
-            subscription=letter.subscription,
-            count=known.count + 1 if known else 1,
-            first=min(known.first, letter.failed_at) if known else letter.failed_at,
-            last=max(known.last, letter.failed_at) if known else letter.failed_at,
-            replayed=(known.replayed if known else 0) + bool(letter.replays),
-        )
+        groups[key] = _joined(letter, known or _empty(letter))
     return sorted(groups.values(), key=lambda group: (group.channel, -group.count, group.reason, group.error_type))
+
+
+def _empty(letter: DeadLetter) -> DeadGroup:
+    """The group that a letter belongs to, before it is counted."""
+    return DeadGroup(
+        channel=letter.channel, reason=letter.reason, error_type=letter.error_type, subscription=letter.subscription,
+        kind=letter.kind, count=0, first=letter.failed_at, last=letter.failed_at, attempts=0, workers=[], replayed=0,
+    )  # fmt: skip
+
+
+def _joined(letter: DeadLetter, group: DeadGroup) -> DeadGroup:
+    """The group with one letter more."""
+    return msgspec.structs.replace(
+        group,
+        count=group.count + 1,
+        first=min(group.first, letter.failed_at),
+        last=max(group.last, letter.failed_at),
+        attempts=max(group.attempts, letter.attempts),
+        workers=sorted({*group.workers, letter.worker}) if letter.worker else group.workers,
+        replayed=group.replayed + bool(letter.replays),
+    )

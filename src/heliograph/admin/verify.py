@@ -16,6 +16,7 @@ import msgspec
 from heliograph.admin import Progress
 from heliograph.admin.mend import Mender
 from heliograph.admin.positions import check_positions
+from heliograph.admin.queues import check_queues
 from heliograph.admin.types import check_types
 from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, segments
@@ -26,7 +27,18 @@ from heliograph.log.redact import INTENT
 from heliograph.station import Station
 
 Kind = Literal[
-    "index", "frames", "head", "names", "batch", "channel", "position", "type", "fence", "redaction", "leftover"
+    "index",
+    "frames",
+    "head",
+    "names",
+    "batch",
+    "channel",
+    "position",
+    "queue",
+    "type",
+    "fence",
+    "redaction",
+    "leftover",
 ]
 LOOKS = 4
 """What another process is changing just now looks wrong for a moment: trouble is believed when it stays."""
@@ -194,6 +206,10 @@ class _Channel:
         report.troubles += [
             Trouble(kind="position", path=path, what=what, derived=False, repaired=repaired)
             for path, what, repaired in check_positions(self._engine, self._name, repair=self._mender is not None)
+        ]
+        report.troubles += [
+            Trouble(kind="queue", path=path, what=what, derived=False, repaired=repaired)
+            for path, what, repaired in check_queues(self._engine, self._name, repair=self._mender is not None)
         ]
         report.troubles += [
             Trouble(kind=kind, path=path, what=what, derived=kind == "leftover", repaired=repaired)

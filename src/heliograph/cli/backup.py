@@ -23,7 +23,8 @@ helio backup /mnt/backup/host1 --check  # is that backup whole?
 def backup(common: Common, directory: str, check: bool) -> int:
     """Copy a station while it is used.
 
-    The copy is consistent, and a second one into the same directory only copies what is new.
+    The copy is consistent, and a second one into the same directory only copies what is new. Positions, the state of
+    queues and what waits for its time are in it.
     """
     from heliograph.admin import backup as admin
 

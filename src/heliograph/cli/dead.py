@@ -15,14 +15,16 @@ from heliograph.cli.names import CHANNEL, channel_argument, optional_channel_arg
 from heliograph.cli.read import parse_where
 
 if TYPE_CHECKING:
-    from heliograph.admin.dead import DeadLetter
+    from heliograph.admin.dead import DeadLetter, ReplayReport
     from heliograph.admin.where import Where
     from heliograph.station import Station
 
+_OFFSETS_PRINTED = 10
+
 where_option = click.option(
     "--where", "conditions", multiple=True, metavar="CONDITION",
-    help="Only letters for which this holds: reason=handler, subscription=…, error~REGEX, attempts>3, or "
-    "type, key and data.… of the original. May be repeated; all must hold.",
+    help="Only letters for which this holds: reason=handler, subscription=…, worker=…, error~REGEX, attempts>3, "
+    "or type, key and data.… of the original. May be repeated; all must hold.",
 )  # fmt: skip
 offset_option = click.option(
     "--offset", "offsets", multiple=True, type=click.IntRange(min=0), metavar="N",
@@ -62,7 +64,9 @@ helio dead list --where subscription=pager --json
 def list_(common: Common, channel: str | None, conditions: tuple[str, ...], each: bool) -> None:
     """List dead letters by reason.
 
-    AGAIN is how many of them had been replayed before: replaying those once more may not help either.
+    AGAIN is how many of them had been replayed before: replaying those once more may not help either. ATTEMPTS is
+    how often the handler was called, the most of all; KIND and WORKERS say which are of groups and queues, and how
+    many workers gave up.
     """
     with common.open() as station:
         if each:
@@ -79,10 +83,16 @@ def _list_each(common: Common, station: Station, channel: str | None, where: Whe
         for letter in found:
             output.json_line(plain(letter))
         return
-    rows = [
-        (letter.channel, str(letter.offset), letter.failed_at, letter.subscription, letter.error) for letter in found
-    ]
-    _print_rows(common, ["CHANNEL", ">OFFSET", "FAILED", "SUBSCRIPTION", "…ERROR"], rows)
+    shared = False
+    rows: list[list[Any]] = []
+    for letter in found:
+        shared = shared or letter.worker is not None
+        rows.append([
+            letter.channel, str(letter.offset), letter.failed_at, letter.subscription, letter.kind, letter.worker,
+            letter.attempts, letter.error,
+        ])  # fmt: skip
+    columns = ["CHANNEL", ">OFFSET", "FAILED", "SUBSCRIPTION", "KIND", "WORKER", ">ATTEMPTS", "…ERROR"]
+    _print_rows(common, columns, rows, [] if shared else ["KIND", "WORKER"])
 
 
 def _list_groups(common: Common, station: Station, channel: str | None, where: Where | None) -> None:
@@ -92,20 +102,24 @@ def _list_groups(common: Common, station: Station, channel: str | None, where: W
     if common.json:
         output.document(plain(groups))
         return
-    columns = ["CHANNEL", ">COUNT", "REASON", "SUBSCRIPTION", "LAST", "~ERROR"]
+    columns = [
+        "CHANNEL", ">COUNT", ">AGAIN", "REASON", "SUBSCRIPTION", "KIND", ">WORKERS", ">ATTEMPTS", "LAST", "~ERROR",
+    ]  # fmt: skip
     rows: list[list[Any]] = [
-        [one.channel, one.count, one.reason, one.subscription, one.last, one.error_type] for one in groups
-    ]
-    if any(one.replayed for one in groups):
-        columns.insert(2, ">AGAIN")
-        for one, row in zip(groups, rows, strict=True):
-            row.insert(2, one.replayed)
-    _print_rows(common, columns, rows)
+        [one.channel, one.count, one.replayed, one.reason, one.subscription, one.kind, len(one.workers), one.attempts,
+         one.last, one.error_type]
+        for one in groups
+    ]  # fmt: skip
+    unused = [] if any(one.replayed for one in groups) else [">AGAIN"]
+    unused += [] if any(one.workers for one in groups) else ["KIND", ">WORKERS"]
+    _print_rows(common, columns, rows, unused)
 
 
-def _print_rows(common: Common, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+def _print_rows(common: Common, columns: list[str], rows: Sequence[Sequence[Any]], unused: list[str]) -> None:
+    """A table without the columns that would say nothing."""
+    shown = [at for at, column in enumerate(columns) if column not in unused]
     if rows:
-        output.table(columns, rows)
+        output.table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
     else:
         common.note("no dead letters")
 
@@ -140,6 +154,7 @@ def _print_letter(letter: DeadLetter) -> None:
         ("letter", f"offset {letter.offset} of {letter.channel}.dead-letter"), ("id", letter.id),
         ("original", f"offset {letter.original_offset} of {letter.channel}"), ("original id", letter.original_id),
         ("type", letter.type), ("key", letter.key), ("subscription", letter.subscription),
+        ("group", letter.group), ("queue", letter.queue), ("worker", letter.worker),
         ("reason", letter.reason), ("attempts", letter.attempts), ("replayed", letter.replays or None),
         ("failed", output.moment(letter.failed_at)), ("error", letter.error),
     ])  # fmt: skip
@@ -162,37 +177,66 @@ helio dead replay alerts --dry-run
 helio dead replay alerts
 helio dead replay alerts --where subscription=pager --where 'error~Timeout'
 helio dead replay alerts --offset 17 --offset 18
+helio dead replay alerts --to-all
 """,
 )
 @channel_argument
 @where_option
 @offset_option
+@click.option("--to-all", is_flag=True, help="For every subscription of the channel, not only for the one that failed.")
 @dry_run_option
 @click.pass_obj
-def replay(common: Common, channel: str, conditions: tuple[str, ...], offsets: tuple[int, ...], dry_run: bool) -> int:
+def replay(
+    common: Common, channel: str, conditions: tuple[str, ...], offsets: tuple[int, ...], to_all: bool, dry_run: bool
+) -> int:
     """Publish the originals of dead letters again and take the letters away.
 
-    First an original is published, then its letter removed, so that an interrupted replay loses nothing and
-    can simply be started again. All subscriptions of the channel get the message; the attempt is marked on
-    it, so that loops show in 'helio dead list'. Exit code 1 if a letter could not be replayed.
+    Each goes to the subscription, group or queue that gave it up; all others pass over it. First an original is
+    published, then its letter removed, so that an interrupted replay loses nothing and can simply be started again.
+    The attempt is marked on the message, so that loops show in 'helio dead list'.
+
+    A letter stays if its subscription does not exist any more, or its original cannot be decoded: exit code 1.
+    Letters of subscriptions without a name go to all, as everything does with --to-all.
     """
     from heliograph.admin import dead as admin
 
     with common.open(write=True) as station, output.progress(common, "replaying", sizes=False) as progress:
         report = admin.replay(
-            station, channel, where=parse_where(conditions), offsets=offsets or None, dry_run=dry_run, progress=progress
-        )
+            station, channel, where=parse_where(conditions), offsets=offsets or None, to_all=to_all, dry_run=dry_run,
+            progress=progress,
+        )  # fmt: skip
     if common.json:
         output.document(plain(report))
     else:
-        for skipped in report.skipped:
-            common.warn(f"offset {skipped.offset} stays: {skipped.reason}")
+        _warn_of_skipped(common, report)
         if not common.quiet:
-            count = report.matched - len(report.skipped) if dry_run else report.replayed
             resumed = f", {report.resumed} of an interrupted replay taken away" if report.resumed else ""
-            what = f"{output.several(count, 'dead letter')} of {report.channel}"
+            what = f"{output.several(report.replayed, 'dead letter')} of {report.channel}{_receivers(report)}"
             print(f"would replay {what}" if dry_run else f"replayed {what}{resumed}")
     return exits.BAD if report.skipped else exits.OK
+
+
+def _warn_of_skipped(common: Common, report: ReplayReport) -> None:
+    """A line for each reason, however many letters there are."""
+    reasons: dict[str, list[int]] = {}
+    for skipped in report.skipped:
+        reasons.setdefault(skipped.reason, []).append(skipped.offset)
+    for reason, offsets in reasons.items():
+        if len(offsets) == 1:
+            common.warn(f"offset {offsets[0]} stays: {reason}")
+        else:
+            more = f" and {len(offsets) - _OFFSETS_PRINTED:,} more" if len(offsets) > _OFFSETS_PRINTED else ""
+            common.warn(f"offsets {', '.join(map(str, offsets[:_OFFSETS_PRINTED]))}{more} stay: {reason}")
+
+
+def _receivers(report: ReplayReport) -> str:
+    """Whom the messages are for, with how many each if that is not plain."""
+    found = dict(sorted(report.redriven.items()))
+    rest = report.replayed - sum(found.values())
+    if not found:
+        return " to all subscriptions" if rest else ""
+    counts = found | ({"all subscriptions": rest} if rest else {})
+    return " to " + ", ".join(name if len(counts) == 1 else f"{name} ({count:,})" for name, count in counts.items())
 
 
 @command(

@@ -102,7 +102,8 @@ def show(message: Message) -> None:
         ("id", message.id),
         ("time", output.moment(message.time)), ("type", message.type), ("source", message.source), ("key", message.key),
         ("subject", message.subject), ("correlation", message.correlationid),
-        ("trace", message.traceparent), *headers, ("origin", f"{message.origin} {message.originseq}"),
+        ("trace", message.traceparent), ("redriven for", message.redrivefor), *headers,
+        ("origin", f"{message.origin} {message.originseq}"),
     ])  # fmt: skip
     print()
     show_payload(message.data)

@@ -203,8 +203,8 @@ def redrive(
     """Hand the originals of this queue's dead letters out again and take the letters away.
 
     Nothing is published: only this queue gets the messages, from where they are in the log, with a fresh count of
-    deliveries. A letter whose original was deleted stays: 'helio dead replay' publishes it again, to everybody. Exit
-    code 1 if there are such.
+    deliveries. A letter whose original was deleted stays: 'helio dead replay' publishes it again, for this queue.
+    Exit code 1 if there are such.
     """
     from heliograph.admin.redrive import redrive as admin_redrive
 

@@ -30,7 +30,7 @@ helio verify --repair  # rebuild indexes, lift a fence, set damage aside
 )  # fmt: skip
 @click.pass_obj
 def verify(common: Common, channel: str | None, repair: bool) -> int:
-    """Check every checksum, index and position.
+    """Check every checksum, index, position and queue.
 
     Exit code 1 if anything is wrong, or with --repair if anything is still wrong. Without --repair nothing is
     changed.

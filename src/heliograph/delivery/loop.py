@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from heliograph.addressee import addressee_of
 from heliograph.delivery.control import delivering
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.invoke import is_async
@@ -276,7 +277,7 @@ class Loop:
         if batch.problems or self._keep_until is not None:
             going = all(self._take_part(part, batch) for part in _parts(batch, self._keep_until))
         else:
-            going = self.lanes.hand_out(batch.messages, batch.lag_base_us, batch.next)
+            going = self._hand_out(batch.messages, batch.lag_base_us, batch.next)
         if self._backlog is not None:
             self._warn_of_drops()
         if positions is not None and self._flusher.every_batch:
@@ -285,9 +286,13 @@ class Loop:
 
     def _take_part(self, part: _Part, batch: Batch) -> bool:
         messages, problem, reach = part
-        if not self.lanes.hand_out(messages, batch.lag_base_us, max(reach, self.lanes.reach())):
+        if not self._hand_out(messages, batch.lag_base_us, max(reach, self.lanes.reach())):
             return False
         if problem is None:
+            return True
+        if problem.kind == "mismatch" and not addressee_of(problem.line).means(self._terms.name):
+            self.clerk.counters.passed_over += 1
+            self.lanes.advance(problem.next)
             return True
         if problem.kind == "missing" or self._terms.letters is None:
             terms = self._terms
@@ -296,6 +301,14 @@ class Loop:
             return False
         self.lanes.advance(problem.next)
         return True
+
+    def _hand_out(self, messages: list[Message], lag_base_us: int, reach: int) -> bool:
+        """Deliver these, but not what was redriven for another subscription."""
+        if messages and messages[0].lines.addressed:
+            name, count = self._terms.name, len(messages)
+            messages = [one for one in messages if one.redrivefor is None or one.redrivefor.means(name)]
+            self.clerk.counters.passed_over += count - len(messages)
+        return self.lanes.hand_out(messages, lag_base_us, reach)
 
     def _tell(self, gap: Gap, *, missing: bool = True) -> None:
         """Messages are missing (or, when a log is not what it was, come again): count, log, tell."""

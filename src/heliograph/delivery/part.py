@@ -171,6 +171,7 @@ class Part:
             dropped=counted.dropped,
             expired=counted.expired,
             filtered=counted.filtered,
+            passed_over=counted.passed_over,
             missing=counted.missing,
             position=position,
             saved_position=None if loop.positions is None else loop.positions.saved,

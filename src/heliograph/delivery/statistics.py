@@ -106,6 +106,7 @@ class Counters:
         "filtered",
         "latency",
         "missing",
+        "passed_over",
         "retries",
         "timeouts",
     )
@@ -119,6 +120,7 @@ class Counters:
         self.expired = 0
         self.filtered = 0
         self.missing = 0
+        self.passed_over = 0
         self.timeouts = 0
         self.latency = Histogram()
 
@@ -135,6 +137,7 @@ def add_up(parts: Iterable[Counters]) -> Counters:
         total.expired += part.expired
         total.filtered += part.filtered
         total.missing += part.missing
+        total.passed_over += part.passed_over
         total.timeouts += part.timeouts
         total.latency.merge(part.latency)
     return total
@@ -166,6 +169,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """Messages not delivered because their ``ttl`` was over."""
     filtered: int
     """Messages skipped because ``where`` did not want them."""
+    passed_over: int
+    """Messages skipped because they were redriven for another subscription."""
     missing: int
     """Offsets that can not be delivered: damaged, or trimmed before they were read."""
     position: int
@@ -204,6 +209,7 @@ def together(
         dropped=counted.dropped,
         expired=counted.expired,
         filtered=counted.filtered,
+        passed_over=counted.passed_over,
         missing=counted.missing,
         position=sum(part.position for part in parts),
         saved_position=sum(saved) if saved else None,
@@ -248,6 +254,7 @@ _SUMS = (
     "dropped",
     "expired",
     "filtered",
+    "passed_over",
     "missing",
     "position_errors",
 )

@@ -42,10 +42,17 @@ def line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder |
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             problems.append(Problem(offset, offset + 1, "undecodable", str(error), line))
     problems.sort(key=lambda problem: problem.offset)
-    if any(message.lines.expiring for message in messages):
-        for message in messages:  # as if they had been decoded together
-            message.lines.expiring = True
+    _as_one(messages)
     return Batch(chunk.first, chunk.next, messages, problems, chunk.append_us, chunk.place)
+
+
+def _as_one(messages: list[Message]) -> None:
+    """What is rare about one of them is known of all, as if they had been decoded together."""
+    expiring = any(message.lines.expiring for message in messages)
+    addressed = any(message.lines.addressed for message in messages)
+    if expiring or addressed:
+        for message in messages:
+            message.lines.expiring, message.lines.addressed = expiring, addressed
 
 
 class SharedBatches:

@@ -76,6 +76,15 @@ class Positions:
         except OSError as error:
             raise explain(error, f"cannot save the position of '{subscription}' on '{channel}'") from error
 
+    def begun(self, channel: str, subscription: str) -> bool:
+        """Whether it has a position, hence gets what is published from now on. The name may be anything."""
+        if subscription not in self.names(channel):
+            return False
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            entries = self._disk.listdir(self.directory(channel, subscription))
+            return any(entry.endswith(".json") and entry.removesuffix(".json").isdigit() for entry in entries)
+        return False
+
     def kind(self, channel: str, subscription: str) -> Kind:
         """What it is; a subscription that has not said so is a plain one."""
         return kinds.kind(self.directory(channel, subscription), self._disk)

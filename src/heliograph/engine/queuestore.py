@@ -33,6 +33,8 @@ FILE: Final = "queue.sqlite3"
 FORMAT: Final = 1
 _LOOKS: Final = 5
 """How often a reader looks at a file that it cannot read yet."""
+_COPY_WAIT_S: Final = 5.0
+"""How long a copy waits for a process that has the file to itself for a moment."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
@@ -123,9 +125,10 @@ class Turn:
     def advance(self, partition: int, following: int, time_us: int) -> None:
         self._execute("UPDATE partition SET next = ?, time_us = ? WHERE number = ?", (following, time_us, partition))
 
-    def anchor(self, partition: int, offset: int, message_id: str) -> None:
-        statement = "UPDATE partition SET anchor = ?, anchor_id = ? WHERE number = ? AND next >= ?"
-        self._execute(statement, (offset, message_id, partition, offset))
+    def anchor(self, partition: int, offset: int, message_id: str, life: str) -> None:
+        """Note an id of the log that the partition's row is about; of another one it would say nothing."""
+        statement = "UPDATE partition SET anchor = ?, anchor_id = ? WHERE number = ? AND next >= ? AND incarnation = ?"
+        self._execute(statement, (offset, message_id, partition, offset, life))
 
     def in_flight(self, mono_us: int) -> int:
         found = self._execute("SELECT count(*) FROM pending WHERE token IS NOT NULL AND until_us > ?", (mono_us,))
@@ -318,6 +321,41 @@ def _look_into(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextlib.contextmanager
+def copied(source: Path, target: Path, *, read_only: bool) -> Iterator[Turn]:
+    """Copy a queue's state, in use or not, into one file; what is done in this turn is done to the copy."""
+    with _explaining(source):
+        connection = _reading(source) if read_only else _there(source)
+        with contextlib.closing(connection), contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+            found = _checked(copy)
+            if found is not None:
+                raise sqlite3.DatabaseError(found)
+            copy.execute("BEGIN")
+            yield Turn(copy)
+            copy.execute("COMMIT")
+
+
+def wrong_with(path: Path) -> str | None:
+    """What is wrong with a queue's state; None if nothing is. Leaves no trace."""
+    try:
+        with contextlib.closing(_reading(path)) as connection:
+            return _checked(connection)
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def _there(path: Path) -> sqlite3.Connection:
+    """A connection to a file that is there: none is made."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_COPY_WAIT_S)
+
+
+def _checked(connection: sqlite3.Connection) -> str | None:
+    found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    return None if found == "ok" else found
 
 
 @contextlib.contextmanager

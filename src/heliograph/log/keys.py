@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from heliograph.addressee import Addressee
+
 _DIGEST_BYTES: Final = 16
 
 KEY_BYTES: Final = 200
@@ -27,6 +29,7 @@ class _Brief(msgspec.Struct, gc=False):
     partitionkey: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"null")
     data_base64: msgspec.Raw = msgspec.Raw(b"null")
+    redrivefor: object = None
 
 
 _brief = msgspec.json.Decoder(_Brief)
@@ -37,10 +40,12 @@ def keyed(data: bytes, first: int) -> Iterator[Keyed]:
 
     >>> list(keyed(b'{"partitionkey":"a","data":1}\\n\\n{"data":2}\\n{"partitionkey":"a","data":null}\\n', 7))
     [Keyed(offset=7, key=b'a', tombstone=False), Keyed(offset=10, key=b'a', tombstone=True)]
+
+    What was redriven for one subscription is an old message come again, not the newest of its key.
     """
     lines = [(offset, line) for offset, line in enumerate(data.split(b"\n"), first) if line.strip(b" ")]
     for (offset, _), brief in zip(lines, _decode(data, lines), strict=True):
-        if brief is not None and brief.partitionkey is not None:
+        if brief is not None and brief.partitionkey is not None and not Addressee.read(brief.redrivefor):
             yield Keyed(offset, _short(brief.partitionkey), _is_null(brief.data) and _is_null(brief.data_base64))
 
 

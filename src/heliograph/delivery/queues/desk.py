@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from heliograph.addressee import addressee_of
 from heliograph.clock import from_us
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.queues import decisions
@@ -178,7 +179,7 @@ class Desk:
         returned: list[Return] = []
         try:
             for lease in leases:
-                what = self._timely(self._shelf.find(lease.partition, lease.offset, again=lease.deliveries > 1))
+                what = self._wanted(self._shelf.find(lease.partition, lease.offset, again=lease.deliveries > 1))
                 if what is not None and not isinstance(what, Problem) and self._fresh_enough(lease):
                     found.append(Found(lease, what))
                 elif self._deal_with(lease, what, gaps):
@@ -194,9 +195,15 @@ class Desk:
             self.ledger.settle(dropped, returned)
         return found
 
-    def _timely(self, what: Message | Problem | None) -> Message | Problem | None:
-        """What was found, or nothing if its time is over."""
-        expires = None if what is None or isinstance(what, Problem) else what.expires
+    def _wanted(self, what: Message | Problem | None) -> Message | Problem | None:
+        """What was found, or nothing if its time is over or it is for another subscription."""
+        if what is None:
+            return None
+        redrivefor = addressee_of(what.line) if isinstance(what, Problem) else what.redrivefor
+        if redrivefor is not None and not redrivefor.means(self.parts.name):
+            self.counters.passed_over += 1
+            return None
+        expires = None if isinstance(what, Problem) else what.expires
         if expires is None or expires > from_us(self._engine.clock.time_ns() // 1000):
             return what
         self.counters.expired += 1

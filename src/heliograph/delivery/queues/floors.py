@@ -108,7 +108,7 @@ class Floors:
             following = self._ledger.reached()[0][number]
             anchor = _id_before(shelf, number, following)
             if anchor:
-                self._ledger.anchor(number, following, anchor)
+                self._ledger.anchor(number, following, anchor, life)
         finally:
             shelf.close()
 

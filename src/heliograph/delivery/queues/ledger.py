@@ -238,10 +238,10 @@ class Ledger:
         with self.store.look() as turn:
             return _floors(turn)
 
-    def anchor(self, partition: int, offset: int, message_id: str) -> None:
-        """Note which message stands before an offset, to recognise the log by it."""
+    def anchor(self, partition: int, offset: int, message_id: str, life: str) -> None:
+        """Note which message stands before an offset in this life of the channel, to recognise the log by it."""
         with self.store.turn() as turn:
-            turn.anchor(partition, offset, message_id)
+            turn.anchor(partition, offset, message_id, life)
 
     def summary(self, limit: int = 0) -> Summary:
         """Everything about the queue, with some of what is pending."""

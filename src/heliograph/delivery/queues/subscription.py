@@ -176,7 +176,7 @@ class QueueSubscription(Subscription):
             channel=self.channel, partition=None, name=self.name, state=self.state,
             delivered=counters.delivered, failed=counters.failed, retries=counters.retries, timeouts=counters.timeouts,
             dead_letters=counters.dead_letters, dropped=0, expired=counters.expired, filtered=0,
-            missing=counters.missing, position=position,
+            passed_over=counters.passed_over, missing=counters.missing, position=position,
             saved_position=sum(floors.saved.values()) if floors.saved else None,
             position_errors=floors.errors, lag=lag, lag_s=None if lag else 0.0,
             latency=counters.latency.stats(), last_error=self._control.last_error,
