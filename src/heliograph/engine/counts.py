@@ -41,7 +41,7 @@ class PartitionCounts:
         try:
             count = self._read(channel)  # after the generation: if it moves meanwhile, the next call reads again
         except StorageError:  # too many open files, say: what is open already can still be appended to
-            if known is not None and same and entry is not None:
+            if known is not None and entry is not None and (same or known.entry is None):
                 return known.partitions
             raise
         except BaseException:
