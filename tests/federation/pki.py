@@ -9,7 +9,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -101,6 +101,14 @@ def old_ca(directory: Path, name: str, *, days: float, made: datetime) -> Path:
     return path
 
 
+def lapse(signer: Signer, path: Path) -> None:
+    """Replace a CA's revocation list by one that has expired."""
+    now = datetime.now(UTC)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(signer.certificate.subject)
+    builder = builder.last_update(now - timedelta(days=9)).next_update(now - timedelta(days=2))
+    path.write_bytes(builder.sign(signer.key, SHA256()).public_bytes(Encoding.PEM))
+
+
 # -- handshakes ---------------------------------------------------------------------------------------------
 
 
@@ -175,7 +183,7 @@ class Live:
         self.server.sendall(self.server.recv(4))
         return self.client.recv(4) == b"ping"
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

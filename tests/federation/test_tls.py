@@ -15,7 +15,7 @@ from heliograph.errors import CertificateError, NotFound
 from heliograph.federation.tls import TlsPaths, load, refusal
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.federation.trust import peer_name
-from tests.federation.pki import Pki, ago, old_ca, shake, write_key
+from tests.federation.pki import Pki, ago, lapse, old_ca, shake, write_key
 
 
 def text(error: BaseException | None) -> str:
@@ -291,13 +291,17 @@ def test_a_list_of_a_stranger_is_warned_of_and_revokes_nothing(pki: Pki, tmp_pat
     assert shake(hub.server_context, pki.files("host1").client_context).ok
 
 
-def test_an_expired_list_lets_nobody_in(pki: Pki, tmp_path: Path) -> None:
-    path = old_ca(tmp_path, "old", days=30, made=datetime.now(UTC) - timedelta(days=31))
-    hub = TlsFiles(pki.directory / "hub.crt", pki.directory / "hub.key", pki.ca, pki.crl)
-    lapsed = path.with_suffix(".crl")
-    assert "was signed by no CA" in TlsFiles(*hub.paths[:3], lapsed).state().warnings[0]
-    outcome = shake(TlsFiles(*hub.paths[:3], lapsed).server_context, pki.files("host1").client_context)
-    assert "no revocation list" in text(outcome.server)
+def test_an_expired_list_lets_nobody_in(pki: Pki) -> None:
+    lapse(pki.authority().signer, pki.crl)
+    hub, host = pki.files("hub"), pki.files("host1", crl=False)
+    outcome = shake(hub.server_context, host.client_context)
+    assert "the revocation list has expired" in text(outcome.server)
+    assert "has expired" in (hub.why_invalid(der(pki, "host1")) or "")
+    assert [(one.what, one.status) for one in hub.state().lifetimes][-1] == ("crl", "bad")
+
+
+def der(pki: Pki, name: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert((pki.directory / f"{name}.crt").read_text())
 
 
 def test_an_expired_ca_lets_nobody_in(tmp_path: Path) -> None:
@@ -335,7 +339,12 @@ def test_a_missing_file_is_named(pki: Pki, field: str) -> None:
 @pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "inside"])
 def test_a_damaged_file_is_named(pki: Pki, field: str, damage: str) -> None:
     whole = getattr(paths(pki), field).read_bytes()
-    bad = {"empty": b"", "cut": whole[:-30], "garbage": b"\0\xff" * 99, "inside": whole.replace(whole[60:80], b"A" * 20)}
+    bad = {
+        "empty": b"",
+        "cut": whole[:-30],
+        "garbage": b"\0\xff" * 99,
+        "inside": whole.replace(whole[60:80], b"A" * 20),
+    }
     file = pki.directory / "bad.pem"
     file.write_bytes(bad[damage])
     with pytest.raises(CertificateError, match=r"bad\.pem"):

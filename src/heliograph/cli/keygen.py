@@ -147,10 +147,10 @@ def instance(
 @command(
     "renew",
     examples="""
-helio keygen renew host1.crt                  # same name, same key, as long again
-helio keygen renew host1.crt --new-key        # and a new host1.key
+helio keygen renew host1.crt            # same name, same key, as long again
+helio keygen renew host1.crt --new-key  # and a new host1.key
 helio keygen renew host1.crt --ca ca-2027.crt --old-ca ca.crt
-helio keygen renew ca.crt                     # the CA itself, same key
+helio keygen renew ca.crt               # the CA itself, same key
 """,
 )
 @click.argument("cert", type=_FILE)
@@ -217,8 +217,9 @@ helio keygen revoke --serial 5F3A09C1
 )
 @click.option("--serial", "serials", multiple=True, metavar="HEX", help="A certificate by its serial number.")
 @click.option(
-    "--reason", type=click.Choice(_REASONS), default="unspecified", show_default=True, help="Why; it is on the list."
-)
+    "--reason", type=click.Choice(_REASONS), default="unspecified", metavar="WHY",
+    help=f"It is said on the list: {', '.join(_REASONS)}.  [default: unspecified]",
+)  # fmt: skip
 @ca_option
 @ca_key_option
 @passphrase_option
@@ -267,7 +268,7 @@ def _serial(text: str) -> int:
 @command(
     "inspect",
     examples="""
-helio keygen inspect host1.crt             # with host1.key and ca.crt beside it
+helio keygen inspect host1.crt      # with host1.key and ca.crt beside it
 helio keygen inspect *.crt *.key *.crl
 helio keygen inspect host1.crt --ca bundle.crt --crl bundle.crl
 helio keygen inspect ca.crl --json

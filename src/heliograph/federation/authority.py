@@ -54,21 +54,22 @@ from heliograph.limits import CA_LOCK_S
 from heliograph.log.locks import FileLock
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Made(msgspec.Struct, frozen=True, kw_only=True):
     """What was made or renewed, and where it is."""
 
     name: str
     cert: str
-    key: str = ""
-    """Empty if the key that was there stays."""
-    crl: str = ""
+    key: str | None
+    """None if the key that was there stays."""
+    crl: str | None
+    """None unless it is a CA."""
     serial: str
     fingerprint: str
     """SHA-256 of the certificate."""
-    names: list[str] = []
+    names: list[str]
     not_before: datetime
     not_after: datetime
-    shortened: bool = False
+    shortened: bool
     """Whether it ends earlier than asked for, because its CA does."""
 
 
@@ -386,7 +387,7 @@ def _made(
     shortened: bool = False,
 ) -> Made:  # fmt: skip
     return Made(
-        name=name, cert=str(cert), key=str(key or ""), crl=str(crl or ""),
+        name=name, cert=str(cert), key=str(key) if key else None, crl=str(crl) if crl else None,
         serial=serial_text(certificate.serial_number), fingerprint=fingerprint(certificate),
         names=alternative_names(certificate), not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc, shortened=shortened,

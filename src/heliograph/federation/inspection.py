@@ -44,7 +44,7 @@ class RevokedInfo(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Inspected(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Inspected(msgspec.Struct, kw_only=True):
     """Everything about one thing in a file. A ``trouble`` makes it useless, a ``note`` does not."""
 
     path: str

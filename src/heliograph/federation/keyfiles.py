@@ -37,7 +37,12 @@ def place(path: Path, data: bytes, *, mode: int, replace: bool, disk: Disk = SYS
     finally:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
-    disk.sync_directory(path.parent)
+    try:
+        disk.sync_directory(path.parent)
+    except OSError:
+        if not replace:
+            path.unlink(missing_ok=True)  # it failed, so nothing of it stays
+        raise
 
 
 def _link(temporary: str, path: Path, disk: Disk) -> None:
