@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -448,6 +449,61 @@ def test_a_stalled_handshake_does_not_stop_an_event_loop(pki: Pki) -> None:
 
     asyncio.run(run())
     assert served == ["host1"]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_hub_that_accepts_by_itself_hears_why_somebody_was_refused(pki: Pki, loop: str) -> None:
+    """A server that is given the context only hears of those who got in; one that accepts uses new files at once."""
+    import asyncio
+
+    import uvloop
+
+    pki.issue("late", days=10, clock=ago(11))
+    hub, late, good = pki.files("hub"), pki.files("late"), pki.files("host1")
+    heard: list[str] = []
+
+    async def accept(listener: socket.socket) -> None:
+        running = asyncio.get_running_loop()
+        raw, _ = await running.sock_accept(listener)
+        try:
+            transport, _ = await running.connect_accepted_socket(
+                asyncio.Protocol, raw, ssl=hub.server_context, ssl_handshake_timeout=0.5
+            )
+        except OSError as error:
+            heard.append(refusal(error))
+        else:
+            heard.append(hub.peer(transport.get_extra_info("ssl_object")).name)
+            transport.close()
+
+    async def dial(port: int, context: ssl.SSLContext | None, said: bytes) -> None:
+        name = {"server_hostname": "hub"} if context else {}
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, **name)
+            writer.write(said)
+            await reader.read()
+            writer.close()
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            port = listener.getsockname()[1]
+            for context, said in (
+                (good.client_context, b""),
+                (late.client_context, b""),
+                (None, b"GET / HTTP/1.1\r\n"),
+            ):
+                await asyncio.gather(accept(listener), dial(port, context, said))
+            await asyncio.gather(accept(listener), dial(port, None, b""))
+            pki.revoke("host1")
+            hub.reload()
+            await asyncio.gather(accept(listener), dial(port, good.client_context, b""))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        runner.run(main())
+    assert [next(word for word in WHY if word in text) for text in heard] == list(WHY)
+
+
+WHY = ("host1", "has expired", "plain HTTP", "not done in time", "was revoked")
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\x16\x03\x01\xff\xff" + b"\xff" * 70_000])

@@ -189,13 +189,13 @@ def refusal(error: BaseException) -> str:
     """Why a handshake failed, in words that say what to do. Anything else is described as it describes itself."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, f"the peer's certificate is refused: {error.verify_message}")
+    if isinstance(error, TimeoutError | ConnectionAbortedError):  # the latter is how event loops say it
+        return "the TLS handshake was not done in time"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
         return "the other side hung up; if that was right after the handshake, its log says why it refused"
     if isinstance(error, ssl.SSLError):
         reason = (getattr(error, "reason", None) or "").upper().replace(" ", "_").replace("/", "_")
         return _REASONS.get(reason, f"the TLS handshake failed: {reason or error}")
-    if isinstance(error, TimeoutError):
-        return "the TLS handshake was not done in time"
     if isinstance(error, CertificateError | NotFound):
         return str(error)
     return f"{type(error).__name__}: {error}"
