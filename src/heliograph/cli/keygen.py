@@ -230,8 +230,8 @@ def revoke(
 ) -> None:  # fmt: skip
     """Revoke certificates: nobody who has the new list talks to them any more.
 
-    The CA's list (ca.crl, beside its certificate) is signed anew. Copy it to every station that names it as tls.crl:
-    they take it into use by themselves and end links to what is on it. With a certificate go all others of the same
+    The CA's list (ca.crl, beside its certificate) is signed anew. Copy it to every station: those
+    that check it take it into use by themselves and end links to what is on it. With a certificate go all others of the same
     key. It cannot be undone; make a new certificate.
     """
     numbers = [_serial(text) for text in serials]
@@ -249,7 +249,7 @@ def revoke(
         for serial in done.already:
             print(f"{serial} was revoked already")
         print(f"{done.crl} is list number {done.number}, with {output.several(done.total, 'certificate')} on it")
-        print("next: copy it to every station that names it as tls.crl; they take it into use by themselves")
+        print("next: copy it to every station; those that check it take it into use by themselves")
 
 
 def _serial(text: str) -> int:

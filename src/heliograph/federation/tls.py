@@ -152,7 +152,7 @@ def _lifetime(what: Literal["certificate", "ca"], certificate: x509.Certificate,
 # -- what a failed handshake means --------------------------------------------------------------------------
 
 _VERIFY: Final = {
-    3: "there is no revocation list of the CA that signed the peer's certificate; append it to the file of tls.crl",
+    3: "there is no revocation list of the CA that signed the peer's certificate; append it to the file of lists",
     7: "the signature of the peer's certificate is wrong",
     8: "the revocation list's signature is wrong",
     9: "the peer's certificate is not valid yet; is a clock wrong?",
