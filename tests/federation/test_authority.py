@@ -22,6 +22,7 @@ from heliograph.federation.certificates import (
     alternative_names,
     check_common_name,
     general_name,
+    general_names,
     listed,
     name_of,
     number_of,
@@ -192,6 +193,17 @@ def test_addresses_and_names_are_told_apart() -> None:
         "::1": x509.IPAddress, "10.0.0.1": x509.IPAddress, "hub.example": x509.DNSName, "1.2.3": x509.DNSName,
         "xn--hs-wia.de": x509.DNSName,
     }  # fmt: skip
+
+
+def test_a_station_named_like_an_address_has_the_name_and_the_address(pki: Pki) -> None:
+    path = pki.issue("10.0.0.5", "10.0.0.5")
+    expected = [x509.DNSName("10.0.0.5"), general_name("10.0.0.5")]
+    assert general_names(load_one(path, "c")) == expected
+    pki.authority().renew(path)
+    assert general_names(load_one(path, "c")) == expected
+    path = pki.issue("10.0.0.6")
+    pki.authority().renew(path)
+    assert general_names(load_one(path, "c")) == [x509.DNSName("10.0.0.6")]
 
 
 def test_there_are_not_too_many_names(pki: Pki) -> None:

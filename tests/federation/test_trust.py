@@ -68,7 +68,9 @@ def test_a_chain_of_cas_in_the_bundle_is_followed(tmp_path: Path) -> None:
 
     root = ca("root", root_key, "root", root_key)
     middle = ca("middle", middle_key, "root", root_key)
-    leaf = issue(Signer(middle, middle_key), "host1", ["localhost"], leaf_key.public_key(), days=5, now=now)
+    leaf = issue(
+        Signer(middle, middle_key), "host1", [x509.DNSName("localhost")], leaf_key.public_key(), days=5, now=now
+    )
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes(middle.public_bytes(Encoding.PEM) + root.public_bytes(Encoding.PEM))
     (tmp_path / "host1.crt").write_bytes(leaf.public_bytes(Encoding.PEM))

@@ -230,9 +230,9 @@ def revoke(
 ) -> None:  # fmt: skip
     """Revoke certificates: nobody who has the new list talks to them any more.
 
-    The CA's list (ca.crl, beside its certificate) is signed anew. Copy it to every station: those
-    that check it take it into use by themselves and end links to what is on it. With a certificate go all others of the same
-    key. It cannot be undone; make a new certificate.
+    The CA's list (ca.crl, beside its certificate) is signed anew. Copy it to every station: those that check it take
+    it into use by themselves and end links to what is on it. With a certificate go all others of the same key. It
+    cannot be undone; make a new certificate.
     """
     numbers = [_serial(text) for text in serials]
     if not (certs or names or numbers):

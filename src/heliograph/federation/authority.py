@@ -33,6 +33,8 @@ from heliograph.federation.certificates import (
     alternative_names,
     check_common_name,
     fingerprint,
+    general_name,
+    general_names,
     is_ca,
     issue,
     key_id,
@@ -158,7 +160,7 @@ class Authority:
         self._refuse_own(cert, key)
         private = new_key()
         now = now_of(self._clock)
-        certificate = issue(self.signer, name, names, private.public_key(), days=days, now=now)
+        certificate = issue(self.signer, name, map(general_name, names), private.public_key(), days=days, now=now)
         self._note(certificate, name, now)
         _place_key(key, private, None, force, self._disk)
         with _without(key, not force):
@@ -184,7 +186,7 @@ class Authority:
         public = private.public_key() if private else old.public_key()
         now = now_of(self._clock)
         days = _length(old) if days is None else days
-        renewed = issue(self.signer, name, alternative_names(old), public, days=days, now=now)
+        renewed = issue(self.signer, name, general_names(old), public, days=days, now=now)
         self._note(renewed, name, now)
         if private and key:
             _place_key(key, private, None, True, self._disk)

@@ -108,13 +108,18 @@ def label(name: x509.Name) -> str:
     return ", ".join(common_names(name)) or name.rfc4514_string() or "(no name)"
 
 
-def alternative_names(certificate: x509.Certificate) -> list[str]:
-    """The DNS names and IP addresses of a certificate, as text."""
+def general_names(certificate: x509.Certificate) -> list[x509.DNSName | x509.IPAddress]:
+    """The DNS names and IP addresses of a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+    return [name for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+
+
+def alternative_names(certificate: x509.Certificate) -> list[str]:
+    """The same as text."""
+    return [str(name.value) for name in general_names(certificate)]
 
 
 def name_of(certificate: x509.Certificate) -> str:
@@ -126,7 +131,7 @@ def name_of(certificate: x509.Certificate) -> str:
         name = check_common_name(names[0])
     except InvalidName as error:
         raise CertificateError(f"the common name of a certificate must be a station's name: {error}") from None
-    if name not in alternative_names(certificate):
+    if x509.DNSName(name) not in general_names(certificate):
         raise CertificateError(
             f"the certificate's common name '{name}' is not among its DNS names, so it is not believed; "
             "'helio keygen instance' makes certificates that have it"
@@ -201,11 +206,12 @@ def _sign_ca(
 
 
 def issue(
-    signer: Signer, name: str, names: Iterable[str], public: CertificatePublicKeyTypes, *, days: float, now: datetime
+    signer: Signer, name: str, names: Iterable[x509.GeneralName], public: CertificatePublicKeyTypes, *, days: float,
+    now: datetime,
 ) -> x509.Certificate:  # fmt: skip
     """A certificate for a station, good for both ends of a link; it ends with its CA at the latest."""
     name = check_common_name(name)
-    all_names = list(dict.fromkeys([name, *names]))
+    all_names = list(dict.fromkeys([x509.DNSName(name), *names]))
     if len(all_names) > SANS_MAX:
         raise InvalidName(f"a certificate has at most {SANS_MAX} names, and these are {len(all_names)}")
     until = min(now + timedelta(days=days), signer.certificate.not_valid_after_utc)
@@ -215,9 +221,7 @@ def issue(
         )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, signer.certificate.subject, public, now=now, until=until)
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName([x509.DNSName(name), *map(general_name, all_names[1:])]), critical=False
-    )
+    builder = builder.add_extension(x509.SubjectAlternativeName(all_names), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(digital_signature=True), critical=True)
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -270,7 +270,7 @@ class Watching:
         """End the thread and give the signal back. Safe to call again."""
         if self._hangup:
             self._hangup = False
-            with contextlib.suppress(ValueError):  # not the main thread: the handler stays, and does nothing
+            with contextlib.suppress(ValueError, TypeError):  # not the main thread, or not set from Python: ours stays
                 signal.signal(signal.SIGHUP, self._before)
         self._closed = True
         self._orders.put(False)

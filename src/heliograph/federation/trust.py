@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
 from heliograph.errors import CertificateError
-from heliograph.federation.certificates import entry_of, label, listed_by, name_of, signed_by
+from heliograph.federation.certificates import Revoked, label, listed, listed_by, name_of, signed_by
 
 _CHAIN_MAX: Final = 8
+
+
+class _List(NamedTuple):
+    entries: dict[int, Revoked]
+    ends: datetime | None
+
+    @classmethod
+    def of(cls, crl: x509.CertificateRevocationList) -> _List:
+        return cls({entry.serial: entry for entry in listed(crl)}, crl.next_update_utc)
 
 
 class Trust:
@@ -22,6 +31,8 @@ class Trust:
     ) -> None:
         self.cas = list(cas)
         self.crls = None if crls is None else list(crls)
+        # Looked up once: whoever has many links asks for each of them.
+        self._lists = {ca: [_List.of(crl) for crl in crls or () if listed_by(crl, ca)] for ca in self.cas}
 
     def why_invalid(self, certificate: x509.Certificate, now: datetime) -> str | None:
         """Why a station's certificate is not good at this time, in words; None if it is."""
@@ -53,15 +64,14 @@ class Trust:
     def _why_revoked(self, certificate: x509.Certificate, ca: x509.Certificate, now: datetime) -> str | None:
         if self.crls is None:
             return None
-        lists = [crl for crl in self.crls if listed_by(crl, ca)]
+        lists = self._lists[ca]
         if not lists:
             return f"there is no revocation list of its CA '{label(ca.subject)}'"
         for crl in lists:
-            found = crl.get_revoked_certificate_by_serial_number(certificate.serial_number)
-            if found is not None:
-                entry = entry_of(found)
+            entry = crl.entries.get(certificate.serial_number)
+            if entry is not None:
                 return f"the certificate was revoked on {day(entry.when)} ({entry.reason})"
-        if all(crl.next_update_utc is not None and crl.next_update_utc < now for crl in lists):
+        if all(crl.ends is not None and crl.ends < now for crl in lists):
             return f"the revocation list of its CA '{label(ca.subject)}' has expired"
         return None
 
@@ -78,7 +88,7 @@ class Trust:
             f"there is no revocation list of the CA '{label(ca.subject)}': every certificate it signed is refused. "
             "Append its list to the file"
             for ca in self.cas
-            if not any(listed_by(crl, ca) for crl in self.crls)
+            if not self._lists[ca]
         ]
 
 
