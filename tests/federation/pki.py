@@ -135,7 +135,7 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "lo
             raw, _ = listener.accept()
             found["server"], found["server_peer"] = _talk(server, raw, server_side=True)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         raw = socket.create_connection(listener.getsockname(), timeout=20)
         client_error, client_peer = _talk(client, raw, server_hostname=name)

@@ -232,7 +232,7 @@ def test_no_session_is_resumed_past_a_revocation(pki: Pki) -> None:
                     connection.sendall(b"x")
                     connection.recv(1)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         session, reused = None, []
         for _ in range(2):

@@ -12,6 +12,7 @@ from heliograph.errors import CertificateError
 from heliograph.federation.certificates import Revoked, label, listed, listed_by, name_of, signed_by
 
 _CHAIN_MAX: Final = 8
+_KNOWN_MAX: Final = 10_000
 
 
 class _List(NamedTuple):
@@ -31,7 +32,8 @@ class Trust:
     ) -> None:
         self.cas = list(cas)
         self.crls = None if crls is None else list(crls)
-        # Looked up once: whoever has many links asks for each of them.
+        # Signatures are checked once: whoever has many links asks for each of them, again and again.
+        self._issuers: dict[x509.Certificate, list[x509.Certificate]] = {}
         self._lists = {ca: [_List.of(crl) for crl in crls or () if listed_by(crl, ca)] for ca in self.cas}
 
     def why_invalid(self, certificate: x509.Certificate, now: datetime) -> str | None:
@@ -39,7 +41,7 @@ class Trust:
         reason = out_of_time(certificate, now)
         if reason:
             return f"the certificate {reason}"
-        issuers = [ca for ca in self.cas if signed_by(certificate, ca)]
+        issuers = self._issuers_of(certificate)
         if not issuers:
             return (
                 f"the certificate was signed by '{label(certificate.issuer)}', which is none of the CAs in the bundle"
@@ -48,14 +50,22 @@ class Trust:
         reasons = [self._why_issuer(ca, now) or self._why_revoked(certificate, ca, now) for ca in issuers]
         return None if None in reasons else reasons[0]
 
+    def _issuers_of(self, certificate: x509.Certificate) -> list[x509.Certificate]:
+        found = self._issuers.get(certificate)
+        if found is None:
+            found = [ca for ca in self.cas if signed_by(certificate, ca)]
+            if len(self._issuers) < _KNOWN_MAX:
+                self._issuers[certificate] = found
+        return found
+
     def _why_issuer(self, ca: x509.Certificate, now: datetime, depth: int = 0) -> str | None:
         """A CA is good if it is in its time and was signed by itself or by a good one of the bundle."""
         reason = out_of_time(ca, now)
         if reason:
             return f"its CA '{label(ca.subject)}' {reason}"
-        if signed_by(ca, ca):
+        above = self._issuers_of(ca) if depth < _CHAIN_MAX else []
+        if ca in above:
             return None
-        above = [other for other in self.cas if signed_by(ca, other)] if depth < _CHAIN_MAX else []
         if not above:
             return f"its CA '{label(ca.subject)}' was signed by none of the CAs in the bundle"
         reasons = [self._why_issuer(other, now, depth + 1) for other in above]
