@@ -168,7 +168,7 @@ class Live:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             found: list[ssl.SSLSocket] = []
             accept = threading.Thread(
-                target=lambda: found.append(server.wrap_socket(listener.accept()[0], server_side=True))
+                target=lambda: found.append(server.wrap_socket(listener.accept()[0], server_side=True)), daemon=True
             )
             accept.start()
             self.client = client.wrap_socket(

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -510,7 +509,12 @@ WHY = ("host1", "has expired", "plain HTTP", "not done in time", "was revoked")
 def test_garbage_is_refused_with_a_reason(pki: Pki, said: bytes) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    sender = threading.Thread(target=lambda: (theirs.sendall(said), time.sleep(0.01), theirs.shutdown(1)))
+
+    def send() -> None:
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     with pytest.raises(ssl.SSLError) as caught:
         pki.files("hub").server_context.wrap_socket(ours, server_side=True)
