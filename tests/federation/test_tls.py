@@ -179,6 +179,7 @@ def test_a_certificate_of_the_system_s_cas_is_worth_nothing(pki: Pki) -> None:
     [
         (["../x"], ["../x"]),
         (["..", "host1"], ["host1"]),
+        (["host1", "hub"], ["host1", "hub"]),
         (["host1\0.evil"], ["host1"]),
         (["häuschen"], ["localhost"]),
         (["host1"], ["host2"]),

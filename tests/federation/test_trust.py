@@ -21,6 +21,9 @@ def test_a_ca_of_the_same_name_is_not_the_same_ca() -> None:
     real, false = make_ca("ca", days=10, now=NOW), make_ca("ca", days=10, now=NOW)
     forged = issue(false, "host1", [], new_key().public_key(), days=1, now=NOW)
     assert "none of the CAs" in (Trust([real.certificate]).why_invalid(forged, NOW) or "")
+    copied = issue(Signer(real.certificate, new_key()), "host1", [], new_key().public_key(), days=1, now=NOW)
+    assert copied.issuer == real.certificate.subject
+    assert "none of the CAs" in (Trust([real.certificate]).why_invalid(copied, NOW) or "")
 
 
 def test_a_list_forged_in_the_name_of_the_ca_revokes_nothing() -> None:
