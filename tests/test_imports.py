@@ -23,6 +23,8 @@ LATER = (
     "sqlite3",
     "zoneinfo",
     "cronsim",
+    "ssl",
+    "cryptography",
 )
 
 TIMED = """

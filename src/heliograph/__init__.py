@@ -32,6 +32,7 @@ from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
+    CertificateError,
     ConfigError,
     Damaged,
     DiskFull,
@@ -117,6 +118,7 @@ __all__ = [
     "AsyncStep",
     "AsyncSubscription",
     "Busy",
+    "CertificateError",
     "ChannelInfo",
     "Config",
     "ConfigError",

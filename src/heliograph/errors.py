@@ -26,6 +26,7 @@ The tree::
     │   ├── OutcomeUnknown     a sync failed: the message may or may not survive
     │   ├── Fenced             an earlier sync failed; repair before publishing again
     │   └── Damaged            bytes on disk do not match their checksums
+    ├── CertificateError       a certificate, key or revocation list is wrong, or a peer's is refused
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
     └── RetryLater             raised by a handler: deliver this message again, after some seconds
@@ -128,6 +129,10 @@ class Fenced(StorageError):
 
 class Damaged(StorageError):
     """Bytes on disk do not match their checksums."""
+
+
+class CertificateError(HeliographError):
+    """A certificate, key or revocation list cannot be used, or a peer's certificate is refused."""
 
 
 class ReplyTimeout(HeliographError, TimeoutError):

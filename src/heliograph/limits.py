@@ -125,3 +125,21 @@ QUEUE_UNSTARTED_S = 1.0
 
 QUEUE_RECEIVE_MAX = 10_000
 """Most messages of one ``receive``."""
+
+PEM_BYTES_MAX = 16 * 1024 * 1024
+"""Largest file of certificates, keys or revocation lists that is read."""
+
+COMMON_NAME_CHARS_MAX = 64
+"""Longest name in a certificate: X.509 allows no more."""
+
+SANS_MAX = 100
+"""Most names and addresses in one certificate."""
+
+CERTIFICATE_DAYS_MAX = 36_500
+"""Longest validity that is signed: a hundred years. More is a slip of the unit."""
+
+CA_LOCK_S = 10.0
+"""How long a command waits for another one that changes the same CA's revocation list."""
+
+TLS_LOOK_S = 1.0
+"""How often a running station looks whether its TLS files were replaced. A change is used at the look after it."""
