@@ -26,6 +26,7 @@ The tree::
     │   ├── OutcomeUnknown     a sync failed: the message may or may not survive
     │   ├── Fenced             an earlier sync failed; repair before publishing again
     │   └── Damaged            bytes on disk do not match their checksums
+    ├── ProtocolError          the other end of a link said what the protocol does not allow
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
     └── RetryLater             raised by a handler: deliver this message again, after some seconds
@@ -128,6 +129,10 @@ class Fenced(StorageError):
 
 class Damaged(StorageError):
     """Bytes on disk do not match their checksums."""
+
+
+class ProtocolError(HeliographError):
+    """The other end of a link said what the protocol does not allow. The link is closed, and made again."""
 
 
 class ReplyTimeout(HeliographError, TimeoutError):
