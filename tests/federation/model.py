@@ -29,14 +29,28 @@ class Log:
     def __init__(self, partitions: int) -> None:
         self.parts: list[list[bytes]] = [[] for _ in range(partitions)]
         self.firsts = [0] * partitions
+        self.known: list[list[tuple[str, int, int]]] = [[] for _ in range(partitions)]  # a checkpoint: blank ones, too
         self.seen = SeenSet()
         self.gaps = SeenSet()
 
     def append(self, partition: int, line: bytes) -> None:
         origin, at, sequence = identity(line)
         assert not self.seen.has(origin, at, sequence), f"doubled: {line!r}"
-        self.seen.add(origin, at, sequence, sequence + 1)
+        self._keep(partition, line, (origin, at, sequence))
+
+    def _keep(self, partition: int, line: bytes, who: tuple[str, int, int]) -> None:
+        self.seen.add(*who, who[2] + 1)
+        self.known[partition].append(who)
         self.parts[partition].append(line)
+
+    def restored(self, keep: float) -> Log:
+        """An old backup: the newest lines of each partition are gone."""
+        log = Log(len(self.parts))
+        log.firsts = list(self.firsts)
+        for partition, lines in enumerate(self.parts):
+            for offset in range(max(int(len(lines) * keep), self.firsts[partition])):
+                log._keep(partition, lines[offset], self.known[partition][offset])
+        return log
 
     def arrive(self, line: bytes) -> None:
         origin, at, sequence = identity(line)
@@ -76,13 +90,17 @@ class Station:
         self.published = 0
         self.paused: set[str] = set()  # channels whose disk stands still
 
+    @property
+    def origin(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
     def publish(self, channel: str, key: str = "-") -> bytes:
         log = self.logs[channel]
         partition = self.published % len(log.parts) if key == "-" else zlib.crc32(key.encode()) % len(log.parts)
         self.published += 1
         sequence = len(log.parts[partition])
         padding = "x" * (self.published * 7919 % 400)
-        line = f"{self.name}.{self.incarnation} {partition} {sequence} {key}:{self.published}{padding}".encode()
+        line = f"{self.origin} {partition} {sequence} {key}:{self.published}{padding}".encode()
         log.append(partition, line)
         for link in self.links.values():
             link.news(channel)
@@ -102,12 +120,7 @@ class Station:
         """An old backup of a channel: its newest lines are gone, and it is another incarnation."""
         self.restart()
         self.incarnation = f"k{self.starts + 1}"
-        old = self.logs[channel]
-        log = self.logs[channel] = Log(len(old.parts))
-        log.firsts = old.firsts
-        for partition, lines in enumerate(old.parts):
-            for line in lines[: max(int(len(lines) * keep), old.firsts[partition])]:
-                log.append(partition, line) if line else log.parts[partition].append(line)
+        log = self.logs[channel] = self.logs[channel].restored(keep)
         for (peer, name, partition), position in list(self.positions.items()):
             if name == channel:
                 self.positions[peer, name, partition] = min(position, len(log.parts[partition]))
@@ -142,6 +155,7 @@ class Shell:
         self.waiting: dict[str, deque[events.Arrived]] = {}
         self.alarms: list[str] = []
         self.lacking: dict[int, SeenSet] = {}
+        self.echo: dict[int, str] = {}
         self.closed: events.Closed | None = None
 
     # -- the socket -----------------------------------------------------------------------------------------
@@ -187,18 +201,14 @@ class Shell:
         return True
 
     def _passes(self, stream: int, line: bytes) -> bool:
-        """Not what may not be relayed, and not what came from there, unless it was lost there."""
-        if not line:
-            return False
-        origin = identity(line)[0]
-        back = origin.rpartition(".")[0] == self.peer
-        return self.session.relays(origin) and (not back or self.lacking[stream].has(*identity(line)))
+        """Not what may not be relayed, and not what the other side published itself."""
+        return bool(line) and self.session.relays(identity(line)[0]) and identity(line)[0] != self.echo[stream]
 
     def _blank(self, read: Read, offset: int) -> None:
         """A line that was compacted or redacted will never come."""
         gone = SeenSet()
         for (origin, partition), sequences in self.lacking[read.stream]:
-            if partition == read.partition and origin.startswith(f"{self.station.name}.") and offset in sequences:
+            if partition == read.partition and origin == self.station.origin and offset in sequences:
                 gone.add(origin, partition, offset, offset + 1)
         self.station.spared[self.peer, read.channel].update(gone)
         self.session.sending.gap(read.stream, gone, "compacted")
@@ -238,7 +248,7 @@ class Shell:
                     self._open()
                 case events.Opened():
                     log = self.station.logs[event.channel]
-                    self.session.receiving.resume(event.stream, log.seen, log.gaps, {})
+                    self.session.receiving.resume(event.stream, self.station.origin, log.seen, log.gaps, {})
                 case events.Resumed():
                     self._begin(event)
                 case events.Arrived():
@@ -270,7 +280,7 @@ class Shell:
         log = self.station.logs[event.channel]
         spared = self.station.spared[self.peer, event.channel]
         made = plan(
-            station=self.station.name,
+            own=self.station.origin,
             have=log.seen,
             covered=event.seen.union(event.gaps).union(spared),
             positions={p: self.station.positions.get((self.peer, event.channel, p), 0) for p in range(len(log.parts))},
@@ -279,6 +289,7 @@ class Shell:
             passes=self.session.relays,
         )
         self.lacking[event.stream] = made.lacking
+        self.echo[event.stream] = event.origin
         self.session.sending.begin(event.stream, made.starts)
         self.session.sending.gap(event.stream, made.gone.union(spared), "gone")
         self.news(event.channel)

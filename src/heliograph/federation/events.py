@@ -106,6 +106,8 @@ class Resumed(Event, frozen=True, kw_only=True):
 
     stream: int
     channel: str
+    origin: str
+    """The other side's own origin in this channel: leave out what carries it."""
     seen: SeenSet
     gaps: SeenSet
     ends: Ends

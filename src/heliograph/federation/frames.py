@@ -116,6 +116,8 @@ class Resume(Header, frozen=True, kw_only=True):
 
     stream: Number
     window: Number
+    origin: Annotated[str, Meta(max_length=255)] = ""
+    """The receiver's own origin in this channel now. It has all of that, so it need not be sent back."""
     seen: Intervals = {}
     gaps: Intervals = {}
     """What it does not have and was told that it will never come."""

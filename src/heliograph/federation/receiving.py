@@ -77,8 +77,11 @@ class Receiving:
 
     # -- for whoever runs the session -----------------------------------------------------------------------
 
-    def resume(self, stream: int, seen: SeenSet, gaps: SeenSet, ends: Ends) -> None:
-        """After Opened: say what is here already. Of a set too large for a frame, a part is told."""
+    def resume(self, stream: int, origin: str, seen: SeenSet, gaps: SeenSet, ends: Ends) -> None:
+        """After Opened: say what is here already. ``origin``: this station's own in this channel.
+
+        Of a set that is too large for a frame, a part is told.
+        """
         found = self._streams.get(stream)
         if found is None or found.resumed:
             return
@@ -88,6 +91,7 @@ class Receiving:
             frames.Resume(
                 stream=stream,
                 window=found.granted,
+                origin=origin,
                 seen=fitting(seen).to_json(),
                 gaps=fitting(gaps).to_json(),
                 ends=fitting_ends(ends),

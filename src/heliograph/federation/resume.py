@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 def plan(
     *,
-    station: str,
+    own: str,
     have: SeenSet,
     covered: SeenSet,
     positions: Places,
@@ -44,14 +44,17 @@ def plan(
 ) -> Plan:
     """Where to begin in each partition.
 
-    ``have``: what this log holds, or held. ``covered``: what the receiver has, or knows that it will never get, and
-    what this side will never send it: it refused that, or did not want what was before its start. ``positions``: how
-    far it has acknowledged. ``firsts``: the first offset that is left of each partition. ``locate``: finds messages of
-    other stations, whose sequences are not offsets here. ``passes``: whether messages of an origin are sent at all.
+    ``own``: this channel's origin now; its messages are where their sequences say. (Those of an older incarnation may
+    have been lost here and have come back, to another place.)
+    ``have``: what this log holds, or held.
+    ``covered``: what the receiver has, or knows that it will never get; and what this side will never send it, because
+    it refused that, or wanted nothing from before its start.
+    ``positions``: how far it has acknowledged. ``firsts``: the first offset that is left of each partition.
+    ``locate``: finds messages of other origins. ``passes``: whether messages of an origin are sent at all.
 
     >>> have, there = SeenSet(), SeenSet()
     >>> have.add("host1.k3f9q2", 0, 0, 100); there.add("host1.k3f9q2", 0, 0, 40)
-    >>> plan(station="host1", have=have, covered=there, positions={0: 70}, firsts={0: 0}, locate=None).starts
+    >>> plan(own="host1.k3f9q2", have=have, covered=there, positions={0: 70}, firsts={0: 0}, locate=None).starts
     {0: 40}
     """
     passing = SeenSet({key: found for key, found in have if passes(key[0])})
@@ -59,7 +62,7 @@ def plan(
     foreign, gone = SeenSet(), SeenSet()
     starts = dict(positions)
     for (origin, partition), sequences in lacking:
-        if not _is_of(origin, station) or partition not in firsts:
+        if origin != own or partition not in firsts:
             foreign.of(origin, partition).update(sequences)
             continue
         left = sequences.difference(IntervalSet([(0, firsts[partition])]))

@@ -244,7 +244,9 @@ class Sending:
             seen, gaps = SeenSet.from_json(said.seen), SeenSet.from_json(said.gaps)
         except ValueError as error:
             raise ProtocolError(f"the RESUME of stream {said.stream} is not valid: {error}") from None
-        return [Resumed(stream=said.stream, channel=found.channel, seen=seen, gaps=gaps, ends=said.ends)]
+        return [
+            Resumed(stream=said.stream, channel=found.channel, origin=said.origin, seen=seen, gaps=gaps, ends=said.ends)
+        ]
 
     def on_ack(self, said: frames.Ack) -> list[Event]:
         """Some of what was sent is stored, or refused."""
