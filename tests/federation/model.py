@@ -154,7 +154,6 @@ class Shell:
         )
         self.waiting: dict[str, deque[events.Arrived]] = {}
         self.alarms: list[str] = []
-        self.lacking: dict[int, SeenSet] = {}
         self.echo: dict[int, str] = {}
         self.closed: events.Closed | None = None
 
@@ -207,9 +206,8 @@ class Shell:
     def _blank(self, read: Read, offset: int) -> None:
         """A line that was compacted or redacted will never come."""
         gone = SeenSet()
-        for (origin, partition), sequences in self.lacking[read.stream]:
-            if partition == read.partition and origin == self.station.origin and offset in sequences:
-                gone.add(origin, partition, offset, offset + 1)
+        if self.station.logs[read.channel].seen.has(self.station.origin, read.partition, offset):
+            gone.add(self.station.origin, read.partition, offset, offset + 1)
         self.station.spared[self.peer, read.channel].update(gone)
         self.session.sending.gap(read.stream, gone, "compacted")
 
@@ -288,7 +286,6 @@ class Shell:
             locate=log.locate,
             passes=self.session.relays,
         )
-        self.lacking[event.stream] = made.lacking
         self.echo[event.stream] = event.origin
         self.session.sending.begin(event.stream, made.starts)
         self.session.sending.gap(event.stream, made.gone.union(spared), "gone")

@@ -192,7 +192,8 @@ class World:
             self.kill(station)
         self.lines.clear()
         self.settle()
-        assert not [pair for pair, line in self.lines.items() if any(account.batches for account in line.accounts)]
+        busy = [pair for pair, line in self.lines.items() if any(account.batches for account in line.accounts)]
+        assert not busy, f"{busy} lack nothing, and are sent something"
 
 
 def bad(line: bytes) -> bool:
