@@ -129,8 +129,11 @@ QUEUE_RECEIVE_MAX = 10_000
 LINK_HEADER_BYTES_MAX = 1024 * 1024
 """Largest header of a frame. A seen-set that does not fit is told in part: what is missing is sent and not stored."""
 
-LINK_FRAME_BYTES_MIN = 64 * 1024
-"""Every station accepts frames of this size."""
+LINK_FRAME_BYTES_MIN = 2 * 1024 * 1024
+"""Every station accepts frames of this size: the largest header fits, and a batch."""
+
+LINK_HELLO_BYTES_MAX = 64 * 1024
+"""Largest first frame: until then nobody knows who it is."""
 
 LINK_TEXT_CHARS_MAX = 1_000
 """Longest reason, message or version in a frame; longer ones are cut."""
@@ -152,6 +155,9 @@ LINK_CALLS_MAX = 256
 
 LINK_WINDOW_BYTES_MIN = 64 * 1024
 """Least that may be on its way on one stream, however many there are."""
+
+LINK_WINDOW_BYTES_MAX = 256 * 1024 * 1024
+"""Most that is sent on one stream without being acknowledged, whatever the other side grants."""
 
 LINK_HANDSHAKE_S = 10.0
 """A link that is not established after this is closed."""

@@ -296,10 +296,11 @@ class Shell:
         for offset, _ in event.refused:
             line = log.parts[event.partition][offset]
             spared = self.station.spared[self.peer, event.channel]
-            origin, at, sequence = identity(line)
+            origin, at, sequence = log.known[event.partition][offset]
             if not spared.has(origin, at, sequence):
                 spared.add(origin, at, sequence, sequence + 1)
-                self.station.letters.append((self.peer, line))
+                if line:  # else it was compacted meanwhile
+                    self.station.letters.append((self.peer, line))
         self.station.positions[self.peer, event.channel, event.partition] = event.position
 
 

@@ -158,7 +158,7 @@ class Closed(Event, frozen=True, kw_only=True):
     """The session is over. Send what is outgoing, then close the socket; nothing else will come."""
 
     code: str
-    """``bye``, ``lost``, ``refused`` (by the other side) or ``protocol`` (the other side broke it)."""
+    """``bye``, ``lost``, ``refused`` (by either side) or ``protocol`` (the other side broke it)."""
     reason: str
     refusal: str = ""
     """Why it was refused, in one word: a code of docs/protocol.md."""

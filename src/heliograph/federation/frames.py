@@ -21,6 +21,7 @@ from msgspec import Meta
 from heliograph.errors import ProtocolError
 from heliograph.limits import (
     BATCH_LINES_MAX,
+    LINK_FRAME_BYTES_MIN,
     LINK_HEADER_BYTES_MAX,
     LINK_PATTERNS_MAX,
     LINK_REASON_CHARS_MAX,
@@ -63,7 +64,7 @@ class Hello(Header, frozen=True, kw_only=True):
     instance: Name
     """The process's id: a new one whenever it starts."""
     software: Text = ""
-    frame: Number = 1 << 20
+    frame: Number = LINK_FRAME_BYTES_MIN
     """The largest frame that this side accepts."""
     zstd: bool = False
     """Whether packed bodies are understood."""

@@ -18,7 +18,13 @@ from heliograph.federation import frames
 from heliograph.federation.events import Acked, Event, Parked, Resumed, Unparked
 from heliograph.federation.frames import Buffer, Ends, Header
 from heliograph.federation.resume import fitting_ends, portions
-from heliograph.limits import BATCH_CHARGE_BYTES_MIN, BATCH_LINK_BYTES, LINK_STREAMS_MAX, LINK_TEXT_CHARS_MAX
+from heliograph.limits import (
+    BATCH_CHARGE_BYTES_MIN,
+    BATCH_LINK_BYTES,
+    LINK_STREAMS_MAX,
+    LINK_TEXT_CHARS_MAX,
+    LINK_WINDOW_BYTES_MAX,
+)
 from heliograph.seen import SeenSet
 
 Say = Callable[[Header, Buffer], None]
@@ -239,7 +245,7 @@ class Sending:
         if found.resumed:
             raise ProtocolError(f"a second RESUME of stream {said.stream}")
         found.resumed = True
-        found.window = said.window
+        found.window = min(said.window, LINK_WINDOW_BYTES_MAX)
         try:
             seen, gaps = SeenSet.from_json(said.seen), SeenSet.from_json(said.gaps)
         except ValueError as error:
@@ -275,7 +281,7 @@ class Sending:
         """More, or less, may be on its way from now on."""
         found = self._known(said.stream)
         if found is not None:
-            found.window = said.bytes
+            found.window = min(said.bytes, LINK_WINDOW_BYTES_MAX)
             self._release(found)
             self._turns.setdefault(said.stream)
         return []

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from heliograph.errors import InvalidName, ProtocolError
+from heliograph.errors import InvalidName, MessageTooLarge, ProtocolError
 from heliograph.federation import frames
 from heliograph.federation.calls import Calls
 from heliograph.federation.events import Allowed, Closed, Denied, Established, Event, Greeted, Wanting
@@ -29,6 +29,7 @@ from heliograph.limits import (
     LINK_FRAME_BYTES_MIN,
     LINK_HANDSHAKE_S,
     LINK_HEADER_BYTES_MAX,
+    LINK_HELLO_BYTES_MAX,
     LINK_PATTERNS_MAX,
     LINK_TEXT_CHARS_MAX,
 )
@@ -85,6 +86,7 @@ class Session:
         self._denied: dict[str, str] = {}  # what of it is not allowed, and why
         self._accepted = self._welcomed = self.closed = False
         self._began = clock()
+        self._frame_bytes = max(ours.frame_bytes, LINK_FRAME_BYTES_MIN)
         self.heartbeat = Heartbeat(ours.heartbeat_s, clock)
         self.theirs: frames.Hello | None = None
         """Who the other side says it is."""
@@ -101,7 +103,7 @@ class Session:
                 station=ours.station,
                 instance=ours.instance,
                 software=ours.software,
-                frame=max(ours.frame_bytes, LINK_FRAME_BYTES_MIN),
+                frame=self._frame_bytes,
                 zstd=ours.zstd,
                 ephemeral=ours.ephemeral,
             ),
@@ -121,7 +123,7 @@ class Session:
             return []
         self.heartbeat.heard()
         try:
-            header, body = frames.decode(frame, max(self._ours.frame_bytes, LINK_FRAME_BYTES_MIN))
+            header, body = frames.decode(frame, self._frame_bytes if self.theirs else LINK_HELLO_BYTES_MAX)
             return self._handle(header, body)
         except ProtocolError as error:
             return self.fail(error)
@@ -173,7 +175,7 @@ class Session:
             frames.Refused(code=code, message=message[:LINK_TEXT_CHARS_MAX], upgrade=upgrade[:LINK_TEXT_CHARS_MAX]),
             b"",
         )
-        return self._close("bye", message)
+        return self._close("refused", message, code, upgrade)
 
     def fail(self, error: ProtocolError) -> list[Event]:
         """The other side broke the protocol: tell it, and close."""
@@ -240,8 +242,8 @@ class Session:
     @property
     def body_bytes_max(self) -> int:
         """The largest body that the other side accepts; longer lines are too large for it."""
-        frame = self.theirs.frame if self.theirs else LINK_FRAME_BYTES_MIN
-        return max(frame - FRAME_SLACK_BYTES, LINK_FRAME_BYTES_MIN // 2)
+        frame = max(self.theirs.frame, LINK_FRAME_BYTES_MIN) if self.theirs else LINK_FRAME_BYTES_MIN
+        return frame - FRAME_SLACK_BYTES
 
     @property
     def packs(self) -> bool:
@@ -364,5 +366,7 @@ class Session:
         return [Closed(code=code, reason=reason, refusal=refusal, upgrade=upgrade)]
 
     def _say(self, header: Header, body: Buffer) -> None:
+        if len(body) > self.body_bytes_max:
+            raise MessageTooLarge(f"{len(body)} bytes; the other end of this link takes {self.body_bytes_max} at once")
         if not self.closed:
             self._out.append(frames.encode(header, body))
