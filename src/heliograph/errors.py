@@ -27,6 +27,7 @@ The tree::
     │   ├── Fenced             an earlier sync failed; repair before publishing again
     │   └── Damaged            bytes on disk do not match their checksums
     ├── CertificateError       a certificate, key or revocation list is wrong, or a peer's is refused
+    ├── ProtocolError          the other end of a link said what the protocol does not allow
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
     └── RetryLater             raised by a handler: deliver this message again, after some seconds
@@ -133,6 +134,10 @@ class Damaged(StorageError):
 
 class CertificateError(HeliographError):
     """A certificate, key or revocation list cannot be used, or a peer's certificate is refused."""
+
+
+class ProtocolError(HeliographError):
+    """The other end of a link said what the protocol does not allow. The link is closed, and made again."""
 
 
 class ReplyTimeout(HeliographError, TimeoutError):

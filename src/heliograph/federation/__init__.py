@@ -1,1 +1,5 @@
-"""Stations that relay to one another: who may, how the other end is known, and what is said on the wire."""
+"""Stations that relay to each other.
+
+What is said over a link, and what it means, is decided without any I/O: bytes, facts and a clock in, frames and
+events out. docs/protocol.md is its specification. Sockets are a thin shell around it.
+"""
