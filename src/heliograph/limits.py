@@ -125,3 +125,6 @@ QUEUE_UNSTARTED_S = 1.0
 
 QUEUE_RECEIVE_MAX = 10_000
 """Most messages of one ``receive``."""
+
+SEEN_SAVE_BYTES = 64 * 1024 * 1024
+"""What a channel has seen is written down after this much was appended or read: so much is read after a restart."""

@@ -211,6 +211,13 @@ class SeenSet:
         found = self._sets.get((origin, partition))
         return found is not None and sequence in found
 
+    def gaps(self, origin: str, partition: int, first: int, following: int) -> IntervalSet:
+        """What was not seen, of the sequences ``first`` to ``following - 1``."""
+        found = self._sets.get((origin, partition))
+        if found is None or found.end <= first:  # as nearly everything that comes
+            return IntervalSet([(first, following)])
+        return found.gaps(first, following)
+
     def update(self, other: SeenSet) -> None:
         """Add everything of another seen-set."""
         for (origin, partition), found in other:

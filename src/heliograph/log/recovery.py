@@ -131,7 +131,7 @@ def _sift(tail: bytes, first: int, home: lines.Home) -> _Sifted:
 
 
 def _batch_of(piece: bytes, home: lines.Home) -> tuple[int, int] | None:
-    """The atomic batch of a line. A mark that came from elsewhere is about the log it was made in, not about this one."""
+    """The atomic batch of a line. A mark that came from elsewhere is about the log it was made in."""
     batch = lines.batch_of(piece)
     return batch if batch is not None and home.native(piece) is not None else None
 
