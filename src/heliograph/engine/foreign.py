@@ -107,9 +107,11 @@ def joined(lines: Sequence[bytes]) -> bytes:
 
 
 def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> Batch | None:
-    """The lines, and the same as they are stored, as a batch; None if one of them cannot be stored: see ``why_not``."""
-    # A line that holds a newline is more than one, or no, message to whoever decodes it; or begins with it.
-    if max(map(len, lines)) > bytes_max or {line[:1] for line in lines} != {b"{"}:
+    """The lines, and the same as they are stored, as a batch; None if one of them cannot be stored: see ``why_not``.
+
+    The caller has seen to it that no line holds a newline.
+    """
+    if max(map(len, lines)) > bytes_max:
         return None
     try:
         if not data.isascii():

@@ -133,23 +133,26 @@ class Relayed:
                     engine.write(channel, number, _sync_all)
             if doubt and engine.incarnation(channel) != arrival.incarnation:
                 raise Outdated
-        except (StorageError, NotFound, Outdated):
+        except (StorageError, Outdated):
             self._forget(channel)
             raise
+        except NotFound:
+            self._forget(channel)
+            raise Outdated from None
 
     def _read(self, channel: str, lines: Sequence[bytes] | bytes) -> tuple[Batch | None, list[tuple[int, str]]]:
         if isinstance(lines, bytes):
             data, lines = lines, lines.split(b"\n")
-            if not lines[-1]:
-                lines.pop()
-            else:
+            if lines[-1]:
                 data += b"\n"
+            else:
+                lines.pop()
         else:
             data = foreign.joined(lines)
         if not lines:
             return None, []
         bytes_max = self._engine.config.messages.max_bytes
-        batch = foreign.read(channel, lines, data, bytes_max)
+        batch = foreign.read(channel, lines, data, bytes_max) if data.count(b"\n") == len(lines) else None
         if batch is not None:
             return batch, []
         reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
