@@ -191,3 +191,6 @@ BATCH_LINK_BYTES = 256 * 1024
 
 BATCH_CHARGE_BYTES_MIN = 1024
 """What the smallest batch counts for its window: many small ones take memory, too."""
+
+SEEN_SAVE_BYTES = 64 * 1024 * 1024
+"""What a channel has seen is written down after this much was appended or read: so much is read after a restart."""

@@ -9,6 +9,7 @@ origins, each an object of partitions: ``{"host2.k3f9q2": {"0": [[0, 40]]}}``.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -32,7 +33,8 @@ class IntervalSet:
     __slots__ = ("_bounds",)
 
     def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
-        self._bounds: list[int] = []  # first, next, first, next …, strictly increasing
+        # first, next, first, next …, strictly increasing. Machine words: a set may be in many pieces.
+        self._bounds = array("q")
         for first, following in intervals:
             self.add(first, following)
 
@@ -50,7 +52,7 @@ class IntervalSet:
             bounds[-1] = following
             return
         left, right = bisect_left(bounds, first), bisect_right(bounds, following)
-        bounds[left:right] = [first] * (left % 2 == 0) + [following] * (right % 2 == 0)
+        bounds[left:right] = array("q", [first] * (left % 2 == 0) + [following] * (right % 2 == 0))
 
     def remove(self, first: int, following: int) -> None:
         """Take ``first`` to ``following - 1`` out, as far as they are in."""
@@ -58,7 +60,7 @@ class IntervalSet:
             return
         bounds = self._bounds
         left, right = bisect_left(bounds, first), bisect_right(bounds, following)
-        bounds[left:right] = [first] * (left % 2) + [following] * (right % 2)
+        bounds[left:right] = array("q", [first] * (left % 2) + [following] * (right % 2))
 
     def update(self, other: IntervalSet) -> None:
         """Add everything of another set."""
@@ -107,7 +109,7 @@ class IntervalSet:
         ours, theirs = self._bounds, other._bounds
         at = beside = 0
         inside = False
-        merged: list[int] = []
+        merged = array("q")
         while at < len(ours) or beside < len(theirs):
             bound = min(
                 ours[at] if at < len(ours) else SEQUENCE_MAX, theirs[beside] if beside < len(theirs) else SEQUENCE_MAX
@@ -150,7 +152,7 @@ class IntervalSet:
     def copy(self) -> IntervalSet:
         """Another set of the same numbers."""
         result = IntervalSet()
-        result._bounds = self._bounds.copy()
+        result._bounds = self._bounds[:]
         return result
 
     def to_json(self) -> list[list[int]]:
@@ -170,7 +172,7 @@ class IntervalSet:
                 raise ValueError("an interval is a list of two numbers")
             if not last < interval[0] < interval[1] <= SEQUENCE_MAX:
                 raise ValueError("intervals are disjoint, apart and in order")
-            bounds += interval
+            bounds.extend(interval)
             last = interval[1]
         return result
 
@@ -208,6 +210,13 @@ class SeenSet:
         """Whether one message was seen."""
         found = self._sets.get((origin, partition))
         return found is not None and sequence in found
+
+    def gaps(self, origin: str, partition: int, first: int, following: int) -> IntervalSet:
+        """What was not seen, of the sequences ``first`` to ``following - 1``."""
+        found = self._sets.get((origin, partition))
+        if found is None or found.end <= first:  # as nearly everything that comes
+            return IntervalSet([(first, following)])
+        return found.gaps(first, following)
 
     def update(self, other: SeenSet) -> None:
         """Add everything of another seen-set."""

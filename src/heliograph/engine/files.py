@@ -26,6 +26,7 @@ from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
+from heliograph.engine.relayed import Relayed
 from heliograph.engine.schemas import Schemas
 from heliograph.engine.sifting import SiftingCursor
 from heliograph.engine.steps import Steps
@@ -121,6 +122,7 @@ class FilesEngine:
         self.positions = Positions(root, disk)
         self.producers = Producers(self, config.publishing.producers_max)
         self.steps = Steps(self)
+        self.relayed = Relayed(self)
         self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
         self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
         self.on_new_life: Callable[[str], None] = lambda _: None
@@ -295,6 +297,10 @@ class FilesEngine:
             self._lives[name] = incarnation
             self.on_new_life(name)
 
+    def life(self, name: str) -> str | None:
+        """The incarnation that partitions of the channel were last seen to have; up to date under an append lock."""
+        return self._lives.get(name)
+
     def ensure(self, name: str) -> None:
         """Make the channel if it is not there and that is allowed."""
         try:
@@ -325,6 +331,7 @@ class FilesEngine:
         self._counts.forget(name)
         self.positions.forget_channel(name)
         self.producers.forget_channel(name)
+        self.relayed.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
         self.channel_news.tell()
 
@@ -572,6 +579,7 @@ class FilesEngine:
     def redact(self, name: str, number: int, offsets: list[int]) -> None:
         """Blank the lines at these offsets, for good."""
         self.check_writable()
+        self.relayed.cover(name)
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
         self.forget_batches(name, number)
@@ -691,6 +699,8 @@ class FilesEngine:
         if self._closed or self._forked:
             return
         self._committers.close()
+        if not self.read_only:
+            self.relayed.close()
         if self._syncer is not None:
             self._syncer.close()
         try:  # who published to a fenced log with durability `always` was told already

@@ -148,6 +148,7 @@ class Upkeep:
         if not plan.delete:
             return None
         engine.producers.cover(name)
+        engine.relayed.cover(name, {number: plan.delete[-1].next})
         freed = retention.delete(partition, plan.delete, engine.disk)
         messages = plan.delete[-1].next - plan.delete[0].base
         self.trimmed_messages += messages
@@ -173,6 +174,7 @@ class Upkeep:
         """By itself when it is worth it; at once when somebody asks."""
         asked = threading.current_thread() is not self._thread
         self._engine.producers.cover(file.name)
+        self._engine.relayed.cover(file.name, {partition.place.number: partition.fields().base})
         done = compaction.compact_partition(
             self._engine, file, partition, forced=asked, going=lambda: not self._stop.is_set()
         )
