@@ -61,8 +61,8 @@ from heliograph.errors import (
 )
 from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
+from heliograph.opening import open_linked as open
 from heliograph.station import Station
-from heliograph.station import open_station as open
 from heliograph.station.atomic import Step
 from heliograph.station.info import (
     ChannelInfo,
@@ -77,6 +77,7 @@ from heliograph.station.info import (
     TypeInfo,
     WorkerInfo,
 )
+from heliograph.station.links import LinkInfo
 from heliograph.station.producer import Producer
 from heliograph.station.stats import StationStats
 from heliograph.station.wildcards import WildcardSubscription
@@ -137,6 +138,7 @@ __all__ = [
     "Job",
     "LeaseInfo",
     "LeaseLost",
+    "LinkInfo",
     "MemberInfo",
     "Message",
     "MessageTooLarge",

@@ -45,7 +45,7 @@ class Common:
         new = not station_in(config)
         if new and not create:
             raise NotFound(missing(config))
-        station = hg.open(config=config, read_only=not (write or create))
+        station = hg.open(config=config, read_only=not (write or create), federate=False)
         if new and announce:
             self.note(f"made a new station '{station.name}' in {station.path}")
         return station
