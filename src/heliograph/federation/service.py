@@ -164,14 +164,13 @@ class Federation:
             self._save()
 
     async def _begin(self, shared: object) -> None:
-        from heliograph import __version__
         from heliograph.federation.conversation import Shared
         from heliograph.federation.hub import Hub
         from heliograph.federation.identity import Identity
         from heliograph.federation.link import Link
 
         assert isinstance(shared, Shared)
-        identity = Identity(self._station, f"heliograph {__version__}")
+        identity = Identity(self._station, f"heliograph {_version()}")
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
         if self._config.hub.listen:
@@ -329,6 +328,15 @@ def _tls_files(station: Station) -> TlsFiles:
             f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
         )
     return files
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("heliograph")
+    except metadata.PackageNotFoundError:  # run from its source
+        return ""
 
 
 def _after_fork_in_child() -> None:
