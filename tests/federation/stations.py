@@ -94,7 +94,7 @@ class Process:
     def __init__(self, config: Path, arguments: Iterable[str]) -> None:
         script = Path(__file__).with_name("station_process.py")
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read at the end
         self.child = subprocess.Popen(
             [sys.executable, str(script), str(config), *arguments], env=environment,
             stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=self._errors, text=True,

@@ -244,3 +244,62 @@ def test_other_processes_see_the_links_and_stand_by(net: Net) -> None:
             wait_for(lambda: up(host1, "hub"))
     with hg.open(net.path("host1"), read_only=True) as host1:
         assert [link.state for link in host1.links()] == ["stopped"]
+
+
+def test_a_channel_that_is_made_while_a_subscriber_of_new_messages_is_away_is_new_to_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["commands.>"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["commands.>"], "start": "new"}])
+    with net.open("hub") as hub:
+        hub.publish("commands.all", "old")
+        with net.open("host1") as host1:
+            wait_for(lambda: host1.links()[0].channels == ["commands.all"])
+        hub.publish("commands.host1", "the first command")
+        with net.open("host1"):
+            wait_for(lambda: payloads(net.path("host1"), "commands.host1") == ["the first command"])
+    assert lines(net.path("host1"), "commands.all") == []
+
+
+def test_retention_waits_for_links_as_it_does_for_subscriptions(net: Net) -> None:
+    small = {"segment_bytes": 4096, "retention_once_read": True}
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=small)
+    with net.open("host1") as host1:
+        for number in range(100):
+            host1.publish("alerts", number)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 100, "a hub that was never reached holds everything"
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 100)
+            wait_for(lambda: host1.links()[0].lag_messages == 0)
+        host1.publish("alerts", "while it was away")
+
+        def trimmed() -> bool:  # positions are written down a little later
+            host1.trim()
+            return len(lines(net.path("host1"), "alerts")) < 100
+
+        wait_for(trimmed)
+        assert "while it was away" in payloads(net.path("host1"), "alerts")
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 101)
+
+
+def test_a_hub_that_gets_a_full_disk_acknowledges_nothing_and_goes_on_later(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        append = hub.engine.relayed.append
+        full = [True]
+
+        def refusing(*arguments: object) -> object:
+            if full[0]:
+                raise hg.DiskFull("no space left on device")
+            return append(*arguments)  # type: ignore[arg-type]
+
+        hub.engine.relayed.append = refusing  # type: ignore[assignment,method-assign]
+        host1.publish("alerts", "patience")
+        wait_for(lambda: any("no space" in link.error for link in hub.links()))
+        wait_for(lambda: host1.links()[0].lag_messages == 1)
+        assert lines(net.path("hub"), "alerts") == []
+        full[0] = False
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["patience"])
+        wait_for(lambda: host1.links()[0].lag_messages == 0 and not any(link.error for link in hub.links()))

@@ -40,6 +40,8 @@ logger = logging.getLogger("heliograph.links")
 STANDBY_S: Final = 1.0
 """How often a process that stands by looks whether the one that runs the links is gone."""
 LOOK_S: Final = 1.0
+CERTIFICATES_S: Final = 10.0
+"""How often live links are looked at for what has expired; what was revoked is noticed with the new list."""
 CHANNELS_S: Final = 5.0
 """How often channels are looked for that nobody told of."""
 FORGET_S: Final = 3600.0
@@ -187,7 +189,8 @@ class Federation:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
-            self._look()
+            if turn % round(CERTIFICATES_S / LOOK_S) == 0:
+                self._look()
             if self._show():
                 await loop.run_in_executor(pool, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
