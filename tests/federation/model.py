@@ -217,9 +217,8 @@ class Shell:
             return False
         arrived = self.waiting[channel].popleft()
         refused: list[tuple[int, str]] = []
-        for at, line in enumerate(arrived.lines()):
-            if not line:
-                continue
+        lines, offsets = arrived.stored()
+        for offset, line in zip(offsets, lines.splitlines(), strict=True):
             why = self.rules.sending(identity(line)[0])
             if why:
                 self.alarms.append(why)
@@ -227,7 +226,7 @@ class Shell:
                 self.waiting[channel].clear()
                 return True
             if line.split(b" ")[3].startswith(BAD.encode()):
-                refused.append((arrived.first + at, "malformed"))
+                refused.append((offset, "malformed"))
             else:
                 self.station.logs[channel].arrive(line)
         self.session.receiving.acknowledge(arrived.stream, arrived.partition, arrived.next, refused)
