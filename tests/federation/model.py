@@ -99,7 +99,7 @@ class Station:
         partition = self.published % len(log.parts) if key == "-" else zlib.crc32(key.encode()) % len(log.parts)
         self.published += 1
         sequence = len(log.parts[partition])
-        padding = "x" * (self.published * 7919 % 400)
+        padding = "x" * (70_000 if self.published % 40 == 0 else self.published * 7919 % 3_000)  # some exceed a window
         line = f"{self.origin} {partition} {sequence} {key}:{self.published}{padding}".encode()
         log.append(partition, line)
         for link in self.links.values():
@@ -186,7 +186,7 @@ class Shell:
             first = max(read.offset, log.firsts[read.partition])
             taken: list[bytes] = []
             for line in log.parts[read.partition][first:]:
-                if taken and sum(map(len, taken)) + len(line) >= min(read.bytes, 2_000):
+                if taken and sum(map(len, taken)) + len(line) >= min(read.bytes, 20_000):
                     break
                 taken.append(line if self._passes(read.stream, line) else b"")
                 if not line:

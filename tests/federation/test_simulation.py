@@ -249,6 +249,16 @@ def test_nothing_is_lost_and_nothing_doubled(shape: str, both_ways: bool) -> Non
         assert all(in_order(station) for station in world.stations.values())
 
 
+@pytest.mark.prove
+@pytest.mark.parametrize("both_ways", [False, True], ids=["one way", "both ways"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_lost_and_nothing_doubled_in_a_long_life(shape: str, both_ways: bool) -> None:
+    for seed in range(5):
+        world = run(shape, seed, 5_000, both_ways=both_ways)
+        if shape in ONE_PATH:
+            assert all(in_order(station) for station in world.stations.values())
+
+
 def test_clients_that_may_not_relay_share_a_channel_through_their_hub() -> None:
     """What came from the hub is not sent back to it: nothing is parked, and everybody has everything."""
     names, pairs = SHAPES["star"]
