@@ -534,6 +534,15 @@ def test_a_half_open_connection_is_noticed_and_an_idle_one_stays() -> None:
     assert "nothing was heard for 30.0 s" in closed.reason
 
 
+def test_a_large_frame_on_a_slow_line_is_a_sign_of_life() -> None:
+    pair = Pair(hub={"heartbeat_s": 10.0}).flow()
+    for _ in range(20):
+        pair.clock.now += 8.0
+        pair.hub.heard()
+        assert not pair.hub.tick()
+    assert pair.hub.established
+
+
 def test_bye_is_the_last_word() -> None:
     pair = Pair().flow()
     pair.note(pair.client, pair.client.bye("closing"))
