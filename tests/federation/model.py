@@ -245,7 +245,7 @@ class Shell:
                     self._open()
                 case events.Opened():
                     log = self.station.logs[event.channel]
-                    self.session.receiving.resume(event.stream, self.station.origin, log.seen, log.gaps, {})
+                    self.session.receiving.resume(event.stream, self.station.origin, log.seen, {})
                 case events.Resumed():
                     self._begin(event)
                 case events.Arrived():
@@ -279,7 +279,7 @@ class Shell:
         made = plan(
             own=self.station.origin,
             have=log.seen,
-            covered=event.seen.union(event.gaps).union(spared),
+            covered=event.seen.union(spared),
             positions={p: self.station.positions.get((self.peer, event.channel, p), 0) for p in range(len(log.parts))},
             firsts=dict(enumerate(log.firsts)),
             locate=log.locate,

@@ -122,6 +122,6 @@ def test_the_largest_sets_fit_a_header_together() -> None:
     ends = {("h" * 190 + f"{n}", 1023): (10**18, "i" * 200) for n in range(5_000)}
     told = fitting(large)
     assert 0 < len(told) < large.count
-    said = frames.Resume(stream=1, window=1, seen=told.to_json(), gaps=told.to_json(), ends=fitting_ends(ends))
+    said = frames.Resume(stream=1, window=1, seen=told.to_json(), ends=fitting_ends(ends))
     assert 3 * SET_BYTES_MAX <= LINK_HEADER_BYTES_MAX
     assert len(frames.encode(said)[0]) <= LINK_HEADER_BYTES_MAX

@@ -579,7 +579,7 @@ def test_calls_for_a_stream_that_is_gone_do_nothing() -> None:
     assert pair.client.sending.skip(stream, 0, 9) is None
     pair.hub.receiving.acknowledge(stream, 0, 1)
     pair.hub.receiving.park(stream, "why")
-    pair.hub.receiving.resume(stream, "", SeenSet(), SeenSet(), {})
+    pair.hub.receiving.resume(stream, "", SeenSet(), {})
     assert not said(pair.client)
     assert not said(pair.hub)
     assert pair.client.sending.next_read() is None

@@ -292,6 +292,22 @@ def test_a_peer_that_relays_what_it_may_not_is_parked_with_an_alarm_and_nothing_
     assert not any(key[:2] == ("c", "alerts") for key in world.stations["b"].positions), "nothing was acknowledged"
 
 
+def test_what_one_station_cannot_send_any_more_another_one_still_does() -> None:
+    world = World(*SHAPES["two"], 8, both_ways=False)
+    world.reconnect()
+    a, b = world.stations.values()
+    for _ in range(5):
+        a.publish("alerts")
+    world.settle()
+    b.restore("alerts", 0.0)
+    world.kill(b)
+    for partition in range(3):
+        b.logs["alerts"].gaps.add(a.origin, partition, 0, 5)  # by somebody else, who has trimmed them
+    world.settle()
+    world.check()
+    assert len(b.logs["alerts"].lines()) == 5
+
+
 def test_a_channel_whose_disk_stands_still_does_not_hold_up_another() -> None:
     names, pairs = SHAPES["chain"]
     world = World(names, pairs, 7, both_ways=False)

@@ -115,7 +115,6 @@ class Resumed(Event, frozen=True, kw_only=True):
     origin: str
     """The other side's own origin in this channel: leave out what carries it."""
     seen: SeenSet
-    gaps: SeenSet
     ends: Ends
 
 

@@ -76,7 +76,7 @@ class Receiving:
 
     # -- for whoever runs the session -----------------------------------------------------------------------
 
-    def resume(self, stream: int, origin: str, seen: SeenSet, gaps: SeenSet, ends: Ends) -> None:
+    def resume(self, stream: int, origin: str, seen: SeenSet, ends: Ends) -> None:
         """After Opened: say what is here already. ``origin``: this station's own in this channel.
 
         Of a set that is too large for a frame, a part is told.
@@ -92,7 +92,6 @@ class Receiving:
                 window=found.granted,
                 origin=origin,
                 seen=fitting(seen).to_json(),
-                gaps=fitting(gaps).to_json(),
                 ends=fitting_ends(ends),
             ),
             b"",

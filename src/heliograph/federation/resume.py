@@ -15,7 +15,7 @@ from heliograph.limits import LINK_HEADER_BYTES_MAX
 from heliograph.seen import IntervalSet, Key, SeenSet
 
 SET_BYTES_MAX: Final = LINK_HEADER_BYTES_MAX // 4
-"""How many bytes of a header one set may have: there are up to three."""
+"""How many bytes of a header one set may have: there are two, and other things."""
 _INTERVAL_BYTES: Final = 44
 
 Ends = Mapping[Key, tuple[int, str]]
@@ -49,8 +49,8 @@ def plan(
     ``own``: this channel's origin now; its messages are where their sequences say. (Those of an older incarnation may
     have been lost here and have come back, to another place.)
     ``have``: what this log holds, or held.
-    ``covered``: what the receiver has, or knows that it will never get; and what this side will never send it, because
-    it refused that, or wanted nothing from before its start.
+    ``covered``: what the receiver has, and what this side will never send it, because it refused that, or wanted
+    nothing from before its start. (Not what others told it will never come: this side may have it.)
     ``positions``: how far it has acknowledged. ``firsts``: the first offset that is left of each partition.
     ``locate``: finds messages of other origins. ``passes``: whether messages of an origin are sent at all.
 

@@ -246,10 +246,10 @@ class Sending:
         found.resumed = True
         found.window = min(said.window, LINK_WINDOW_BYTES_MAX)
         try:
-            seen, gaps, ends = SeenSet.from_json(said.seen), SeenSet.from_json(said.gaps), ends_from(said.ends)
+            seen, ends = SeenSet.from_json(said.seen), ends_from(said.ends)
         except ValueError as error:
             raise ProtocolError(f"the RESUME of stream {said.stream} is not valid: {error}") from None
-        return [Resumed(stream=said.stream, channel=found.channel, origin=said.origin, seen=seen, gaps=gaps, ends=ends)]
+        return [Resumed(stream=said.stream, channel=found.channel, origin=said.origin, seen=seen, ends=ends)]
 
     def on_ack(self, said: frames.Ack) -> list[Event]:
         """Some of what was sent is stored, or refused."""
