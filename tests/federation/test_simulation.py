@@ -223,7 +223,7 @@ SHAPES = {
     "diamond": ("abcd", [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]),
     "ring": ("abc", [("a", "b"), ("b", "c"), ("c", "a")]),
 }
-ONE_PATH = {"two", "star", "chain"}
+ONE_PATH = {"two", "star", "chain"}  # one way: else what a station lost comes back to it from both sides
 
 
 def run(shape: str, seed: int, steps: int, *, both_ways: bool) -> World:
@@ -245,7 +245,7 @@ def run(shape: str, seed: int, steps: int, *, both_ways: bool) -> World:
 def test_nothing_is_lost_and_nothing_doubled(shape: str, both_ways: bool) -> None:
     world = run(shape, 4711, 1_500, both_ways=both_ways)
     assert sum(len(log.lines()) for station in world.stations.values() for log in station.logs.values()) > 500
-    if shape in ONE_PATH:
+    if shape in ONE_PATH and not both_ways:
         assert all(in_order(station) for station in world.stations.values())
 
 
@@ -255,7 +255,7 @@ def test_nothing_is_lost_and_nothing_doubled(shape: str, both_ways: bool) -> Non
 def test_nothing_is_lost_and_nothing_doubled_in_a_long_life(shape: str, both_ways: bool) -> None:
     for seed in range(5):
         world = run(shape, seed, 5_000, both_ways=both_ways)
-        if shape in ONE_PATH:
+        if shape in ONE_PATH and not both_ways:
             assert all(in_order(station) for station in world.stations.values())
 
 
@@ -271,6 +271,7 @@ def test_clients_that_may_not_relay_share_a_channel_through_their_hub() -> None:
     world.settle()
     world.check()
     world.check_steady()
+    assert all(in_order(station) for station in world.stations.values())
 
 
 def test_a_peer_that_relays_what_it_may_not_is_parked_with_an_alarm_and_nothing_of_it_is_stored() -> None:
@@ -333,5 +334,5 @@ def test_a_channel_whose_disk_stands_still_does_not_hold_up_another() -> None:
 @example("ring", 2728, False)  # a station's own messages come back to it, after it lost them, round the ring
 def test_whatever_happens_when(shape: str, seed: int, both_ways: bool) -> None:
     world = run(shape, seed, 80, both_ways=both_ways)
-    if shape in ONE_PATH:
+    if shape in ONE_PATH and not both_ways:
         assert all(in_order(station) for station in world.stations.values())
