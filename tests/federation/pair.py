@@ -67,7 +67,7 @@ class Pair:
         number = self.client.sending.open(channel, 1, {})
         self.flow()
         (opened,) = self.take(self.hub, events.Opened)
-        self.hub.receiving.resume(opened.stream, "hub.k3f9q2", SeenSet(), SeenSet(), {})
+        self.hub.receiving.resume(opened.stream, "hub.k3f9q2", SeenSet(), {})
         self.flow()
         self.take(self.client, events.Resumed)
         self.client.sending.begin(number, {0: 0})

@@ -53,11 +53,14 @@ def arrived(body: bytes, count: int, *, size: int = 0, packed: bool = False) -> 
 
 
 def test_a_batch_has_a_line_for_every_offset() -> None:
-    assert arrived(b"a\n\nbc\n", 3).lines() == [b"a", b"", b"bc"]
-    assert arrived(pack(LINES), 1000, size=len(LINES), packed=True).lines() == LINES.split(b"\n")[:-1]
+    assert arrived(b"a\nbc\n", 2).stored() == (b"a\nbc\n", range(10, 12))
+    assert arrived(b"a\n\nbc\n", 3).stored() == (b"a\nbc\n", [10, 12])
+    assert arrived(b"\na\n\n", 3).stored() == (b"a\n", [11])
+    assert arrived(b"\n\n", 2).stored() == (b"", [])
+    assert arrived(pack(LINES), 1000, size=len(LINES), packed=True).stored() == (LINES, range(10, 1010))
     for body, count in ((b"a\nb\n", 3), (b"a\nb\n", 1), (b"a\nb", 2)):
         with pytest.raises(ProtocolError):
-            arrived(body, count).lines()
+            arrived(body, count).stored()
 
 
 def test_packing_is_tried_only_where_the_line_is_slow_and_it_may_help() -> None:

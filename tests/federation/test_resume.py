@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.federation import frames
-from heliograph.federation.resume import SET_BYTES_MAX, compare, fitting, fitting_ends, plan, portions
+from heliograph.federation.resume import SET_BYTES_MAX, compare, ends_from, fitting, fitting_ends, plan, portions
 from heliograph.limits import LINK_HEADER_BYTES_MAX
 from heliograph.seen import SeenSet
 
@@ -76,13 +77,20 @@ def test_origins_that_may_not_be_relayed_are_no_reason_to_begin_earlier() -> Non
 
 
 def test_ends_tell_a_restored_directory_from_one_that_only_lags() -> None:
-    ours: frames.Ends = {OWN: {"0": (41, "id41")}, "host2.x": {"0": (7, "id7")}}
+    ours = {(OWN, 0): (41, "id41"), ("host2.x", 0): (7, "id7")}
     assert compare("host1", ours, ours) == ([], [], [])
-    assert [doubt.sequence for doubt in compare("host1", ours, {OWN: {"0": (50, "z")}}).beyond] == [50]
-    assert [doubt.id for doubt in compare("host1", ours, {OWN: {"0": (41, "z")}}).different] == ["z"]
-    assert [doubt.sequence for doubt in compare("host1", ours, {OWN: {"0": (30, "id30")}}).unsure] == [30]
-    assert compare("host1", ours, {"host2.x": {"0": (90, "y")}}) == ([], [], []), "others may have more of others"
-    assert compare("host1", ours, {"host9.x": {"0": (1, "y")}, OWN: {"7": (1, "y")}}) == ([], [], [])
+    assert [doubt.sequence for doubt in compare("host1", ours, {(OWN, 0): (50, "z")}).beyond] == [50]
+    assert [doubt.id for doubt in compare("host1", ours, {(OWN, 0): (41, "z")}).different] == ["z"]
+    assert [doubt.sequence for doubt in compare("host1", ours, {(OWN, 0): (30, "id30")}).unsure] == [30]
+    assert compare("host1", ours, {("host2.x", 0): (90, "y")}) == ([], [], []), "others may have more of others"
+    assert compare("host1", ours, {("host9.x", 0): (1, "y"), (OWN, 7): (1, "y")}) == ([], [], [])
+
+
+def test_ends_travel() -> None:
+    ends = {(OWN, 0): (41, "id41"), (OWN, 12): (3, "id3"), ("host2.x", 0): (7, "id7")}
+    assert ends_from(fitting_ends(ends)) == ends
+    with pytest.raises(ValueError, match="partition"):
+        ends_from({OWN: {"zero": (1, "id")}})
 
 
 SETS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 500), st.integers(1, 5)), max_size=60)
@@ -111,9 +119,9 @@ def test_the_largest_sets_fit_a_header_together() -> None:
     for origin in range(400):
         for interval in range(50):
             large.add("h" * 180 + f"{origin}.k3f9q2", 1023, 10**17 + interval * 10, 10**17 + interval * 10 + 1)
-    ends: frames.Ends = {"h" * 190 + f"{n}": {"1023": (10**18, "i" * 200)} for n in range(5_000)}
+    ends = {("h" * 190 + f"{n}", 1023): (10**18, "i" * 200) for n in range(5_000)}
     told = fitting(large)
     assert 0 < len(told) < large.count
-    said = frames.Resume(stream=1, window=1, seen=told.to_json(), gaps=told.to_json(), ends=fitting_ends(ends))
+    said = frames.Resume(stream=1, window=1, seen=told.to_json(), ends=fitting_ends(ends))
     assert 3 * SET_BYTES_MAX <= LINK_HEADER_BYTES_MAX
     assert len(frames.encode(said)[0]) <= LINK_HEADER_BYTES_MAX

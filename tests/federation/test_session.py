@@ -149,6 +149,7 @@ def test_streams_are_checked_once_they_are_there() -> None:
         frames.Batch(stream=1, partition=0, first=5, count=1, size=1),  # goes back
         frames.Open(stream=2, channel="alerts", partitions=1),  # twice
         frames.Gap(stream=1, gaps={"x": {"y": [[1, 2]]}}),
+        frames.Open(stream=2, channel="sensors.a", partitions=1, ends={"x": {"y": (1, "id")}}),
         frames.Gap(stream=1, gaps={"x": {"0": [[2, 1]]}}),
     ):
         pair = Pair().flow()
@@ -198,7 +199,7 @@ def test_nothing_is_acknowledged_before_it_is_said_to_be_stored() -> None:
     pair.flow()
     (arrived,) = pair.take(pair.hub, events.Arrived)
     assert (arrived.channel, arrived.first, arrived.next) == ("alerts", 0, 3)
-    assert arrived.lines() == [LINE[:-1]] * 3
+    assert arrived.stored() == (LINE * 3, range(3))
     assert not pair.take(pair.client, events.Acked)
     assert not pair.client.sending.idle
     pair.hub.receiving.acknowledge(arrived.stream, arrived.partition, arrived.next, [(1, "malformed")])
@@ -533,6 +534,15 @@ def test_a_half_open_connection_is_noticed_and_an_idle_one_stays() -> None:
     assert "nothing was heard for 30.0 s" in closed.reason
 
 
+def test_a_large_frame_on_a_slow_line_is_a_sign_of_life() -> None:
+    pair = Pair(hub={"heartbeat_s": 10.0}).flow()
+    for _ in range(20):
+        pair.clock.now += 8.0
+        pair.hub.heard()
+        assert not pair.hub.tick()
+    assert pair.hub.established
+
+
 def test_bye_is_the_last_word() -> None:
     pair = Pair().flow()
     pair.note(pair.client, pair.client.bye("closing"))
@@ -549,7 +559,7 @@ def test_what_unpacks_to_nonsense_ends_the_session() -> None:
     (arrived,) = tell(pair.hub, frames.Batch(stream=1, partition=0, first=0, count=1, size=9, packed=True), b"garbage")
     assert isinstance(arrived, events.Arrived)
     with pytest.raises(ProtocolError) as caught:
-        arrived.lines()
+        arrived.stored()
     (closed,) = pair.hub.fail(caught.value)
     assert isinstance(closed, events.Closed)
     assert closed.code == "protocol"
@@ -569,7 +579,7 @@ def test_calls_for_a_stream_that_is_gone_do_nothing() -> None:
     assert pair.client.sending.skip(stream, 0, 9) is None
     pair.hub.receiving.acknowledge(stream, 0, 1)
     pair.hub.receiving.park(stream, "why")
-    pair.hub.receiving.resume(stream, "", SeenSet(), SeenSet(), {})
+    pair.hub.receiving.resume(stream, "", SeenSet(), {})
     assert not said(pair.client)
     assert not said(pair.hub)
     assert pair.client.sending.next_read() is None

@@ -44,7 +44,7 @@ HEADERS = st.one_of(
     built(frames.Bye, reason=TEXT),
     built(frames.Want, subscribe=st.lists(st.builds(frames.Wanted, NAMES, TEXT), max_size=3)),
     built(frames.Open, stream=NUMBERS, channel=NAMES, partitions=st.just(1), ends=ENDS),
-    built(frames.Resume, stream=NUMBERS, window=NUMBERS, origin=TEXT, seen=SETS, gaps=SETS, ends=ENDS),
+    built(frames.Resume, stream=NUMBERS, window=NUMBERS, origin=TEXT, seen=SETS, ends=ENDS),
     built(
         frames.Batch, stream=NUMBERS, partition=st.integers(0, 3), first=NUMBERS, count=st.sampled_from([1, 700]),
         size=st.sampled_from([1, 100, 70_000, 2**40]), packed=st.booleans(),
@@ -85,7 +85,7 @@ def run(session: Session, happened: list[events.Event]) -> int:
             case events.Greeted():
                 stored += run(session, session.accept())
             case events.Opened():
-                session.receiving.resume(event.stream, "hub.k1", SeenSet(), SeenSet(), {})
+                session.receiving.resume(event.stream, "hub.k1", SeenSet(), {})
             case events.Resumed():
                 session.sending.begin(event.stream, {0: 0})
                 session.sending.news(event.stream, 0, 1000)
@@ -151,7 +151,7 @@ def test_a_peer_that_opens_and_shuts_for_ever_leaves_nothing_behind() -> None:
     def more(first: int, count: int) -> None:
         for stream in range(first, first + count):
             tell(pair.hub, frames.Open(stream=stream, channel=f"c{stream}", partitions=1))
-            pair.hub.receiving.resume(stream, "hub.k1", SeenSet(), SeenSet(), {})
+            pair.hub.receiving.resume(stream, "hub.k1", SeenSet(), {})
             tell(pair.hub, frames.Batch(stream=stream, partition=0, first=0, count=1, size=100), LINE)
             tell(pair.hub, frames.Shut(stream=stream))
             pair.hub.outgoing()

@@ -8,8 +8,9 @@ from typing import TypeAlias
 import msgspec
 
 from heliograph.errors import ProtocolError
-from heliograph.federation.frames import Ends, Hello, Welcome
+from heliograph.federation.frames import Hello, Welcome
 from heliograph.federation.packing import unpack
+from heliograph.federation.resume import Ends
 from heliograph.seen import SeenSet
 
 
@@ -73,15 +74,20 @@ class Arrived(Event, frozen=True, kw_only=True):
         """The offset behind the last line, at the sender: what to acknowledge."""
         return self.first + self.count
 
-    def lines(self) -> list[bytes]:
-        """The lines, one for each offset, empty where one was left out. Unpacks; may run in another thread.
+    def stored(self) -> tuple[bytes, Sequence[int]]:
+        """The lines that are there, in one piece, and the offset of each at the sender; blank ones are left out.
 
-        ProtocolError if there are not as many as were said: call ``session.fail`` with it.
+        Unpacks; may run in another thread. ProtocolError if there are not as many lines as were said: call
+        ``session.fail`` with it.
         """
-        lines = (unpack(self.body, self.size) if self.packed else bytes(self.body)).split(b"\n")
-        if lines.pop() or len(lines) != self.count:
+        lines = unpack(self.body, self.size) if self.packed else bytes(self.body)
+        if not lines.endswith(b"\n") or lines.count(b"\n") != self.count:
             raise ProtocolError(f"a BATCH of {self.count} lines has another number of them")
-        return lines
+        if b"\n\n" not in lines and not lines.startswith(b"\n"):
+            return lines, range(self.first, self.next)
+        split = lines.split(b"\n")
+        there = [at for at in range(self.count) if split[at]]
+        return b"".join([split[at] + b"\n" for at in there]), [self.first + at for at in there]
 
 
 class Gapped(Event, frozen=True, kw_only=True):
@@ -109,7 +115,6 @@ class Resumed(Event, frozen=True, kw_only=True):
     origin: str
     """The other side's own origin in this channel: leave out what carries it."""
     seen: SeenSet
-    gaps: SeenSet
     ends: Ends
 
 

@@ -120,8 +120,6 @@ class Resume(Header, frozen=True, kw_only=True):
     origin: Annotated[str, Meta(max_length=255)] = ""
     """The receiver's own origin in this channel now. It has all of that, so it need not be sent back."""
     seen: Intervals = {}
-    gaps: Intervals = {}
-    """What it does not have and was told that it will never come."""
     ends: Ends = {}
 
 

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heliograph.errors import ProtocolError
 from heliograph.federation import frames
 from heliograph.federation.events import Arrived, Denied, Ended, Event, Gapped, Opened
-from heliograph.federation.frames import Ends
-from heliograph.federation.resume import fitting, fitting_ends
+from heliograph.federation.resume import Ends, ends_from, fitting, fitting_ends
 from heliograph.federation.rules import Rules
 from heliograph.federation.sending import Say, charge
 from heliograph.limits import (
@@ -77,7 +76,7 @@ class Receiving:
 
     # -- for whoever runs the session -----------------------------------------------------------------------
 
-    def resume(self, stream: int, origin: str, seen: SeenSet, gaps: SeenSet, ends: Ends) -> None:
+    def resume(self, stream: int, origin: str, seen: SeenSet, ends: Ends) -> None:
         """After Opened: say what is here already. ``origin``: this station's own in this channel.
 
         Of a set that is too large for a frame, a part is told.
@@ -93,7 +92,6 @@ class Receiving:
                 window=found.granted,
                 origin=origin,
                 seen=fitting(seen).to_json(),
-                gaps=fitting(gaps).to_json(),
                 ends=fitting_ends(ends),
             ),
             b"",
@@ -167,10 +165,14 @@ class Receiving:
         if reason:
             self._refuse(said.stream, said.channel, reason)
             return [Denied(channel=said.channel, reason=reason)]
+        try:
+            ends = ends_from(said.ends)
+        except ValueError as error:
+            raise ProtocolError(f"the OPEN of stream {said.stream} is not valid: {error}") from None
         self._streams[said.stream] = _Stream(said.stream, said.channel)
         self._channels[said.channel] = said.stream
         self._grant()
-        return [Opened(stream=said.stream, channel=said.channel, partitions=said.partitions, ends=said.ends)]
+        return [Opened(stream=said.stream, channel=said.channel, partitions=said.partitions, ends=ends)]
 
     def on_batch(self, said: frames.Batch, body: memoryview) -> list[Event]:
         """Lines."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from heliograph.federation.frames import Ends
+from heliograph.federation import frames
 from heliograph.limits import LINK_HEADER_BYTES_MAX
-from heliograph.seen import IntervalSet, SeenSet
+from heliograph.seen import IntervalSet, Key, SeenSet
 
 SET_BYTES_MAX: Final = LINK_HEADER_BYTES_MAX // 4
-"""How many bytes of a header one set may have: there are up to three."""
+"""How many bytes of a header one set may have: there are two, and other things."""
 _INTERVAL_BYTES: Final = 44
 
+Ends = Mapping[Key, tuple[int, str]]
+"""The highest sequence of each origin's partition, and the id of its message."""
 Places = Mapping[int, int]
 """By partition: an offset."""
 Locate = Callable[[SeenSet], tuple[Places, SeenSet]]
@@ -47,8 +49,8 @@ def plan(
     ``own``: this channel's origin now; its messages are where their sequences say. (Those of an older incarnation may
     have been lost here and have come back, to another place.)
     ``have``: what this log holds, or held.
-    ``covered``: what the receiver has, or knows that it will never get; and what this side will never send it, because
-    it refused that, or wanted nothing from before its start.
+    ``covered``: what the receiver has, and what this side will never send it, because it refused that, or wanted
+    nothing from before its start. (Not what others told it will never come: this side may have it.)
     ``positions``: how far it has acknowledged. ``firsts``: the first offset that is left of each partition.
     ``locate``: finds messages of other origins. ``passes``: whether messages of an origin are sent at all.
 
@@ -102,22 +104,20 @@ class Compared(NamedTuple):
 def compare(station: str, ours: Ends, theirs: Ends) -> Compared:
     """Compare the highest sequences and their ids.
 
-    >>> compare("a", {"a.k": {"0": (5, "x")}}, {"a.k": {"0": (7, "y")}}).beyond
+    >>> compare("a", {("a.k", 0): (5, "x")}, {("a.k", 0): (7, "y")}).beyond
     [Doubt(origin='a.k', partition=0, sequence=7, id='y')]
     """
     result = Compared([], [], [])
-    for origin, partitions in ours.items():
-        for partition, (sequence, message) in partitions.items():
-            there = theirs.get(origin, {}).get(partition)
-            if there is None or not partition.isdecimal():
-                continue
-            doubt = Doubt(origin, int(partition), *there)
-            if there[0] == sequence and there[1] != message:
-                result.different.append(doubt)
-            elif there[0] > sequence and _is_of(origin, station):
-                result.beyond.append(doubt)
-            elif there[0] < sequence:
-                result.unsure.append(doubt)
+    for key, (sequence, message) in ours.items():
+        if key not in theirs:
+            continue
+        there = Doubt(*key, *theirs[key])
+        if there.sequence == sequence and there.id != message:
+            result.different.append(there)
+        elif there.sequence > sequence and key[0].rpartition(".")[0] == station:
+            result.beyond.append(there)
+        elif there.sequence < sequence:
+            result.unsure.append(there)
     return result
 
 
@@ -153,22 +153,28 @@ def portions(seen: SeenSet, budget: int = SET_BYTES_MAX) -> Iterator[SeenSet]:
         yield portion
 
 
-def fitting_ends(ends: Ends, budget: int = SET_BYTES_MAX) -> Ends:
-    """As many ends as fit a frame, the first ones."""
-    result: Ends = {}
-    for origin, partitions in ends.items():
+def fitting_ends(ends: Ends, budget: int = SET_BYTES_MAX) -> frames.Ends:
+    """As many ends as fit a frame, the first ones, as they are sent."""
+    result: frames.Ends = {}
+    for (origin, partition), (sequence, message) in ends.items():
+        budget -= _cost((origin, partition), 1) + len(message)
+        if budget < 0:
+            break
+        result.setdefault(origin, {})[str(partition)] = (sequence, message)
+    return result
+
+
+def ends_from(said: frames.Ends) -> Ends:
+    """The ends that were sent; ValueError if they are none."""
+    result: dict[Key, tuple[int, str]] = {}
+    for origin, partitions in said.items():
         for partition, end in partitions.items():
-            budget -= _cost((origin, 0), 1) + len(end[1])
-            if budget < 0:
-                return result
-            result.setdefault(origin, {})[partition] = end
+            if not (partition.isascii() and partition.isdecimal()):
+                raise ValueError("a partition is a number")
+            result[origin, int(partition)] = end
     return result
 
 
 def _cost(key: tuple[str, int], intervals: int) -> int:
     """Bytes of JSON, at most."""
     return len(key[0]) + 20 + _INTERVAL_BYTES * intervals
-
-
-def _is_of(origin: str, station: str) -> bool:
-    return origin.rpartition(".")[0] == station

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from heliograph.errors import Busy, ProtocolError
 from heliograph.federation import frames
 from heliograph.federation.events import Acked, Event, Parked, Resumed, Unparked
-from heliograph.federation.frames import Buffer, Ends, Header
-from heliograph.federation.resume import fitting_ends, portions
+from heliograph.federation.frames import Buffer, Header
+from heliograph.federation.resume import Ends, ends_from, fitting_ends, portions
 from heliograph.limits import (
     BATCH_CHARGE_BYTES_MIN,
     BATCH_LINK_BYTES,
@@ -70,12 +70,11 @@ class _Part:
 class _Stream:
     """One channel on its way."""
 
-    __slots__ = ("behind", "channel", "flying", "held", "number", "partitions", "parts", "reading", "resumed", "window")
+    __slots__ = ("behind", "channel", "flying", "held", "number", "parts", "reading", "resumed", "window")
 
-    def __init__(self, number: int, channel: str, partitions: int) -> None:
+    def __init__(self, number: int, channel: str) -> None:
         self.number = number
         self.channel = channel
-        self.partitions = partitions
         self.window = 0
         self.flying = 0
         self.resumed = False
@@ -129,7 +128,7 @@ class Sending:
         if len(self._streams) >= LINK_STREAMS_MAX:
             raise Busy(f"a link carries at most {LINK_STREAMS_MAX} channels; '{channel}' is one more")
         self._last += 1
-        self._streams[self._last] = _Stream(self._last, channel, partitions)
+        self._streams[self._last] = _Stream(self._last, channel)
         self._channels[channel] = self._last
         self._say(frames.Open(stream=self._last, channel=channel, partitions=partitions, ends=fitting_ends(ends)), b"")
         return self._last
@@ -247,12 +246,10 @@ class Sending:
         found.resumed = True
         found.window = min(said.window, LINK_WINDOW_BYTES_MAX)
         try:
-            seen, gaps = SeenSet.from_json(said.seen), SeenSet.from_json(said.gaps)
+            seen, ends = SeenSet.from_json(said.seen), ends_from(said.ends)
         except ValueError as error:
             raise ProtocolError(f"the RESUME of stream {said.stream} is not valid: {error}") from None
-        return [
-            Resumed(stream=said.stream, channel=found.channel, origin=said.origin, seen=seen, gaps=gaps, ends=said.ends)
-        ]
+        return [Resumed(stream=said.stream, channel=found.channel, origin=said.origin, seen=seen, ends=ends)]
 
     def on_ack(self, said: frames.Ack) -> list[Event]:
         """Some of what was sent is stored, or refused."""

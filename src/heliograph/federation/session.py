@@ -128,6 +128,10 @@ class Session:
         except ProtocolError as error:
             return self.fail(error)
 
+    def heard(self) -> None:
+        """Bytes arrived that are no whole frame yet: on a slow line a large one takes longer than three heartbeats."""
+        self.heartbeat.heard()
+
     def tick(self) -> list[Event]:
         """Time passed: call it at ``deadline`` at the latest."""
         if self.closed:
