@@ -347,6 +347,31 @@ def test_a_checkpoint_is_on_disk_before_a_segment_goes(opened: Opener, root: Pat
     assert ("sync_directory", "seen") in kinds[:gone]
 
 
+def test_a_checkpoint_is_written_after_what_it_covers_is_synced(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    station = opened(disk=disk, durability="interval", sync_interval_ms=60_000)
+    relayed(station).append(CHANNEL, lines(0, 10))
+    disk.recording = True
+    relayed(station).cover(CHANNEL)
+    kinds = [(kind, Path(path).name.split(".tmp")[0]) for kind, path in disk.journal]
+    assert ("fdatasync", "00000000000000000000.jsonl") in kinds[: kinds.index(("rename", f"{CHANNEL}.json"))]
+
+
+def test_who_compacts_writes_down_what_a_dead_process_had_received(opened: Opener, root: Path) -> None:
+    received = opened(segment_bytes=4096)
+    received.create_channel(CHANNEL, retention_compact=True)
+    for first in range(0, 60, 10):
+        relayed(received).arrive(CHANNEL, [keyed(seq, "same") for seq in range(first, first + 10)])
+    received._upkeep.close()
+    received.engine.abandon()
+    with opened() as station:
+        station.trim(CHANNEL)
+    left = stored(root)
+    assert len(left) < 30
+    assert relayed(opened()).arrive(CHANNEL, [keyed(seq, "same") for seq in range(60)]).duplicates == 60
+    assert stored(root) == left
+
+
 def test_what_was_compacted_or_redacted_is_not_stored_again(opened: Opener, root: Path) -> None:
     with opened(segment_bytes=4096) as station:
         station.create_channel(CHANNEL, retention_compact=True)
@@ -507,6 +532,29 @@ def test_what_a_killed_deletion_left_is_not_believed(opened: Opener, root: Path)
     station.close()
     checkpoint(root).write_bytes(left)
     assert relayed(opened()).arrive(CHANNEL, lines(0, 20)).appended == 15
+
+
+def test_a_checkpoint_of_an_earlier_channel_of_that_name_is_not_believed(opened: Opener, root: Path) -> None:
+    """Though the line by which it could be told apart is redacted."""
+    with opened() as station:
+        relayed(station).arrive(CHANNEL, lines(0, 3))
+        left = checkpoint_of(station)
+        station.delete_channel(CHANNEL)
+        receipts = [station.publish(CHANNEL, number) for number in range(5)]
+        station.redact(receipts[2].id)
+    (root / "seen" / f"{CHANNEL}.lock").touch()
+    checkpoint(root).write_bytes(left)
+    assert relayed(opened()).arrive(CHANNEL, lines(0, 3)).appended == 3
+
+
+def test_lines_are_not_counted_to_a_life_that_is_over(opened: Opener, root: Path) -> None:
+    station, other = opened(), opened()
+    relayed(station).arrive(CHANNEL, lines(0, 10))
+    other.delete_channel(CHANNEL)
+    other.create_channel(CHANNEL)
+    arrival = relayed(station).arrive(CHANNEL, lines(10, 12))
+    assert (arrival.appended, arrival.incarnation) == (2, station.channel(CHANNEL).incarnation)
+    assert relayed(station).seen(CHANNEL).to_json() == {HOST2: {"0": [[10, 12]]}}
 
 
 def checkpoint_of(station: Station) -> bytes:
