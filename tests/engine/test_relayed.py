@@ -415,7 +415,8 @@ def test_own_lines_of_an_earlier_life_are_known_if_they_are_here(opened: Opener,
     copy = opened(tmp_path / "copy")
     assert relayed(copy).arrive(CHANNEL, mine).duplicates == 5
     copy.publish(CHANNEL, "new life")
-    assert len({one[0] for one in held(tmp_path / "copy")}) == 2
+    before = identities(root)[0][0]
+    assert relayed(copy).seen(CHANNEL).to_json() == {before: {"0": [[0, 5]]}, own(copy): {"0": [[5, 6]]}}
 
 
 def test_own_lines_that_were_lost_are_taken_back(opened: Opener, root: Path, tmp_path: Path) -> None:
@@ -775,7 +776,7 @@ def test_one_partition_fails_and_the_other_is_not_doubled(opened: Opener, root: 
 def test_a_checkpoint_that_cannot_be_written_costs_no_arrival(
     opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.engine.relayed.SEEN_SAVE_BYTES", 1000)
+    monkeypatch.setattr("heliograph.limits.SEEN_SAVE_BYTES", 1000)
     disk = FaultyDisk()
     station = opened(disk=disk)
     disk.fail("rename", errno.ENOSPC, path="seen", times=100)
