@@ -127,6 +127,7 @@ class Relayed:
             raise Outdated from None
 
     def _read(self, channel: str, lines: Sequence[bytes] | bytes) -> tuple[Batch | None, list[tuple[int, str]]]:
+        single = True  # whether each is one line
         if isinstance(lines, bytes):
             data, lines = lines, lines.split(b"\n")
             if lines[-1]:
@@ -135,10 +136,11 @@ class Relayed:
                 lines.pop()
         else:
             data = foreign.joined(lines)
+            single = data.count(b"\n") == len(lines)
         if not lines:
             return None, []
         bytes_max = self._engine.config.messages.max_bytes
-        batch = foreign.read(channel, lines, data, bytes_max) if data.count(b"\n") == len(lines) else None
+        batch = foreign.read(channel, lines, data, bytes_max) if single else None
         if batch is not None:
             return batch, []
         reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
