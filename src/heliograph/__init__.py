@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.client import AsyncClient, Client, connect, connect_async
     from heliograph.delivery.queues import Job, Queue, QueueSettings
     from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
     from heliograph.schedule.recurring import Schedule
@@ -43,6 +44,7 @@ from heliograph.errors import (
     InvalidName,
     LeaseLost,
     MessageTooLarge,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     OutOfSequence,
@@ -56,6 +58,7 @@ from heliograph.errors import (
     StationClosed,
     StorageError,
     SubscriptionBusy,
+    Unreachable,
     UnsupportedFormat,
     WrongStation,
 )
@@ -86,17 +89,21 @@ __version__ = "0.1.0"
 
 
 _LATER = {  # asyncio alone doubles the time of an import, and SQLite takes its own
+    "AsyncClient": "heliograph.client",
     "AsyncJob": "heliograph.delivery.queues.awaited",
     "AsyncProducer": "heliograph.aio",
     "AsyncQueue": "heliograph.delivery.queues.awaited",
     "AsyncStation": "heliograph.aio",
     "AsyncStep": "heliograph.aio",
     "AsyncSubscription": "heliograph.aio",
+    "Client": "heliograph.client",
     "Job": "heliograph.delivery.queues",
     "Queue": "heliograph.delivery.queues",
     "QueueSettings": "heliograph.delivery.queues",
     "Schedule": "heliograph.schedule.recurring",
     "Scheduled": "heliograph.schedule.waiting",
+    "connect": "heliograph.client",
+    "connect_async": "heliograph.client",
     "open_async": "heliograph.aio",
 }
 
@@ -112,6 +119,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AlreadyExists",
+    "AsyncClient",
     "AsyncJob",
     "AsyncProducer",
     "AsyncQueue",
@@ -121,6 +129,7 @@ __all__ = [
     "Busy",
     "CertificateError",
     "ChannelInfo",
+    "Client",
     "Config",
     "ConfigError",
     "Damaged",
@@ -142,6 +151,7 @@ __all__ = [
     "MemberInfo",
     "Message",
     "MessageTooLarge",
+    "NotAllowed",
     "NotFound",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -173,10 +183,13 @@ __all__ = [
     "SubscriptionStats",
     "Trimmed",
     "TypeInfo",
+    "Unreachable",
     "UnsupportedFormat",
     "WildcardSubscription",
     "WorkerInfo",
     "WrongStation",
+    "connect",
+    "connect_async",
     "correlation",
     "open",
     "open_async",

@@ -18,6 +18,7 @@ import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
 from heliograph.federation import events, packing
+from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
 from heliograph.federation.newsroom import Newsroom
@@ -38,7 +39,6 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
-FRAGMENTS_MAX: Final = 10_000
 ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
 """How long the last words may take."""
@@ -75,6 +75,9 @@ class Owner(Protocol):
     def established(self, conversation: Conversation) -> None:
         """Both sides have welcomed each other."""
 
+    def called(self, conversation: Conversation, event: events.Called) -> None:
+        """The other side asks for something."""
+
 
 class Conversation(picows.WSListener):
     """One connection with one peer, from its first byte to its last."""
@@ -83,6 +86,7 @@ class Conversation(picows.WSListener):
     sender: Sender
     storer: Storer
     _transport: picows.WSTransport
+    _fragments: Fragments
 
     def __init__(self, shared: Shared, owner: Owner) -> None:
         super().__init__()
@@ -101,9 +105,7 @@ class Conversation(picows.WSListener):
         self.error = ""
         self.descriptor = -1
         self.address = ""
-        self._frame_bytes_max = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fragments: list[bytes] = []
         self._relay: list[str] = []
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -122,7 +124,7 @@ class Conversation(picows.WSListener):
             self._close(events.Closed(code="refused", reason=str(error), refusal="certificate"))
             return
         self.peer = terms.peer
-        self._frame_bytes_max = terms.ours.frame_bytes
+        self._fragments = Fragments(terms.ours.frame_bytes)
         self.session = Session(terms.ours, terms.rules, clock=self._loop.time)
         directory = directory_of(self.shared.station.path, terms.kind, terms.peer.name)
         self.sender = Sender(self, directory, terms.compress)
@@ -139,25 +141,15 @@ class Conversation(picows.WSListener):
         if kind == picows.WSMsgType.CLOSE:
             transport.disconnect()
         elif kind in (picows.WSMsgType.BINARY, picows.WSMsgType.CONTINUATION):
-            whole = self._whole(frame)
+            try:
+                whole = self._fragments.whole(frame)
+            except ProtocolError as error:
+                self.fail(error)
+                return
             if whole is not None:
                 self._step(self.session.receive(whole))
         elif kind == picows.WSMsgType.TEXT:
             self.fail(ProtocolError("a frame of text; frames are binary"))
-
-    def _whole(self, frame: picows.WSFrame) -> bytes | None:
-        """A frame of ours; a library on the other side may cut it in fragments."""
-        if frame.fin and not self._fragments:
-            return frame.get_payload_as_bytes()
-        self._fragments.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._fragments)) > self._frame_bytes_max or len(self._fragments) > FRAGMENTS_MAX:
-            self._fragments = []
-            self.fail(ProtocolError("a frame in fragments that is too large"))
-            return None
-        if not frame.fin:
-            return None
-        whole, self._fragments = b"".join(self._fragments), []
-        return whole
 
     def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002 - picows calls it so
         """The connection is gone."""
@@ -214,7 +206,7 @@ class Conversation(picows.WSListener):
             case events.Denied() | events.Parked():
                 self.alarm(event.channel, event.reason, ours=isinstance(event, events.Parked))
             case events.Called():
-                self.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
+                self._owner.called(self, event)
             case events.Closed():
                 self.flush()
                 self._close(event)

@@ -19,8 +19,11 @@ from heliograph.config import Config
 from heliograph.config import Peer as PeerRules
 from heliograph.errors import ConfigError
 from heliograph.federation import peerfile, sockets
+from heliograph.federation.clients import Clients, ephemeral
 from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.events import Called
 from heliograph.federation.identity import Identity
+from heliograph.federation.newsroom import Ends
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.showing import shown, since_now
@@ -56,6 +59,7 @@ class Hub:
         self._open: set[asyncio.Task[None]] = set()
         self.conversations: set[Conversation] = set()
         self._live: dict[str, Conversation] = {}
+        self._clients = Clients(shared)
         self._ended: dict[str, tuple[Any, int, str]] = {}  # since when, how often connected, why it ended
         self._budget = AUDITS_MAX
         self._unaudited = 0
@@ -144,12 +148,16 @@ class Hub:
 
     def _ended_now(self, conversation: Conversation, address: Any) -> None:
         name, closed = conversation.session_peer, conversation.closed
+        self._clients.left(conversation)
         reason = "" if closed is None else closed.reason
         live = self._live.get(name) is conversation
         if live:
             del self._live[name]
         if conversation.established_at is None:
             self._audit_refusal(address, name, reason)
+            return
+        if ephemeral(conversation):
+            self._audit("client-down", peer=name, address=conversation.address, why=reason)
             return
         if live:
             count = self._ended.get(name, (None, 0, ""))[1]
@@ -168,6 +176,9 @@ class Hub:
         name = conversation.session_peer
         if name not in self._peers:
             return "unknown", f"'{name}' is not among the hub's peers: name it in hub.peers"
+        if ephemeral(conversation):
+            await self._clients.admit(conversation)
+            return None
         old = self._live.get(name)
         if old is not None and not old.over.is_set():
             if not await self._silent(old, conversation):
@@ -196,10 +207,21 @@ class Hub:
     def established(self, conversation: Conversation) -> None:
         """It works."""
         name = conversation.session_peer
+        if ephemeral(conversation):
+            self._audit("client-up", peer=name, address=conversation.address)
+            return
         since, count, _ = self._ended.get(name, (None, -1, ""))
         self._ended[name] = (since, count + 1, "")
         self._audit("link-up", peer=name, address=conversation.address)
         self._shared.pool.submit(self._note_here, name)
+
+    def called(self, conversation: Conversation, event: Called) -> None:
+        """It asks for something."""
+        self._clients.called(conversation, event)
+
+    def on_news(self, ends: Ends) -> None:
+        """Channels grew."""
+        self._clients.on_news(ends)
 
     # -- rules, certificates, absence -----------------------------------------------------------------------------
 
@@ -207,12 +229,13 @@ class Hub:
         """Other rules from now on; who is not among the peers any more is sent away."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.hub.peers}
+        quotas = {name: _quota(rules) for name, rules in self._peers.items()}
         for conversation in list(self.conversations):
             rules = self._peers.get(conversation.session_peer)
             if rules is None:
                 conversation.refuse("unknown", "not among the hub's peers any more")
             else:
-                conversation.allow(_rules(rules), None, _quota(rules))
+                conversation.allow(_rules(rules), None, quotas[rules.name])
 
     def look(self) -> None:
         """Now and then: end connections whose certificate is not good any more."""
@@ -270,7 +293,7 @@ class Hub:
                     since=since or self._identity.started,
                 )  # fmt: skip
                 found.append(info)
-        return found
+        return found + self._clients.infos()
 
     def _audit_refusal(self, address: Any, peer: str, why: str) -> None:
         if self._budget <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from datetime import datetime
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from heliograph.clock import from_us
@@ -15,6 +16,14 @@ from heliograph.limits import LINK_FRAME_BYTES_MIN
 if TYPE_CHECKING:
     from heliograph.config import Config
     from heliograph.station import Station
+
+
+def software() -> str:
+    """What people are told who have to upgrade one side."""
+    try:
+        return f"heliograph {metadata.version('heliograph')}"
+    except metadata.PackageNotFoundError:  # run from its source
+        return "heliograph"
 
 
 class Identity:

@@ -18,6 +18,7 @@ from heliograph.config import Link as LinkRules
 from heliograph.federation import sockets
 from heliograph.federation.backoff import failures_after, pause_s
 from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.events import Called
 from heliograph.federation.frames import Wanted
 from heliograph.federation.identity import Identity
 from heliograph.federation.quota import Quota
@@ -149,6 +150,10 @@ class Link:
         self._enter("up")
         logger.info("the link to %s (%s) is up", self._name, self.rules.hub)
         self._audit("link-up", peer=self._name, address=self.rules.hub)
+
+    def called(self, conversation: Conversation, event: Called) -> None:
+        """A hub has nothing to ask for."""
+        conversation.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
 
     def reload(self, rules: LinkRules) -> None:
         """Other channels from now on."""

@@ -168,11 +168,11 @@ class Federation:
     async def _begin(self, shared: object) -> None:
         from heliograph.federation.conversation import Shared
         from heliograph.federation.hub import Hub
-        from heliograph.federation.identity import Identity
+        from heliograph.federation.identity import Identity, software
         from heliograph.federation.link import Link
 
         assert isinstance(shared, Shared)
-        identity = Identity(self._station, f"heliograph {_version()}")
+        identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
         if self._config.hub.listen:
@@ -228,6 +228,8 @@ class Federation:
         return found + [link.conversation for link in self._links.values() if link.conversation is not None]
 
     def _on_news(self, ends: Ends) -> None:
+        if self._hub is not None:
+            self._hub.on_news(ends)
         for conversation in self.conversations():
             for channel, found in ends.items():
                 conversation.on_news(channel, found)
@@ -239,6 +241,8 @@ class Federation:
         with contextlib.suppress(HeliographError):
             names = set(await asyncio.to_thread(self._engine.channel_names))
             new, self._known = names - self._known, names
+            if self._hub is not None:
+                self._hub.on_news(dict.fromkeys(new))
             for conversation in self.conversations() if new else ():
                 conversation.offer(sorted(new))
 
@@ -331,15 +335,6 @@ def _tls_files(station: Station) -> TlsFiles:
             f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
         )
     return files
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("heliograph")
-    except metadata.PackageNotFoundError:  # run from its source
-        return ""
 
 
 def _after_fork_in_child() -> None:

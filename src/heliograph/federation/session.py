@@ -290,6 +290,8 @@ class Session:
             return self.calls.on_call(header, body)
         if isinstance(header, frames.Reply):
             return self.calls.on_reply(header, body)
+        if self.theirs is not None and self.theirs.ephemeral and isinstance(header, frames.Open | frames.Want):
+            raise ProtocolError("a side without a log uses requests; it neither opens streams nor wants them")
         return self._handlers[type(header)](header)
 
     def _on_hello(self, said: frames.Hello) -> list[Event]:

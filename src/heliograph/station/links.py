@@ -20,7 +20,7 @@ from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
 from heliograph.patterns import Pattern, is_pattern
 
-LinkKind = Literal["hub", "peer"]
+LinkKind = Literal["hub", "peer", "client"]
 LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped"]
 
 DIRECTORY: Final = "links"
@@ -34,7 +34,7 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The other station, by its certificate; empty before a hub was reached for the first time."""
     kind: LinkKind
-    """``hub``: this station dials it. ``peer``: it dials this station."""
+    """``hub``: this station dials it. ``peer``: it dials this station. ``client``: so does it, and keeps no log."""
     address: str
     state: LinkState
     """``up``; ``connecting``; ``waiting`` until the next try; ``refused`` by one side, also waiting; ``absent``:
