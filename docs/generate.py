@@ -22,6 +22,7 @@ import msgspec
 from heliograph import config, errors
 from heliograph.cli.frame import COMMON, without_range
 from heliograph.cli.main import cli
+from heliograph.config import items
 from heliograph.delivery import statistics
 from heliograph.station import info, stats
 
@@ -35,6 +36,12 @@ SECTIONS = {
     "publishing": "`publishing`: how publishers wait",
     "subscribers": "`subscribers`: how handlers are called",
     "audit": "`audit`: the file that says who did what",
+    "hub": "`hub`: letting other stations connect to this one",
+    "tls": "`tls`: who this station is to others, and whom it believes",
+}
+ITEMS = {
+    "links": "`links`: each hub that this station connects to",
+    "hub.peers": "`hub.peers`: each station that may connect",
 }
 
 
@@ -54,6 +61,12 @@ def settings() -> str:
     for section, title in SECTIONS.items():
         rows = [_setting(one) for one in config.describe() if one.key.rpartition(".")[0] == section]
         parts.append(f"### {title}\n\n{table(('setting', 'default', 'values', ''), rows)}")
+    for key, title in ITEMS.items():
+        (one,) = (one for one in config.describe() if one.key == key)
+        item = items.item_of(one.annotation)
+        assert item is not None
+        rows = [_field(*field) for field in items.fields(item)]
+        parts.append(f"### {title}\n\n{table(('setting', 'default', ''), rows)}")
     return "\n\n".join(parts)
 
 
@@ -63,6 +76,16 @@ def _setting(one: config.Setting) -> tuple[str, str, str, str]:
     shown = "(none)" if one.default in (None, "") else f"`{shown}`"
     also = f" In arguments: `{one.keyword}`." if one.keyword != one.key.rpartition(".")[2] else ""
     return f"`{one.key}`", shown, _values(one), one.doc + also
+
+
+def _field(name: str, annotation: Any, default: Any) -> tuple[str, str, str]:
+    if default is msgspec.NODEFAULT:
+        shown = "(needed)"
+    else:
+        shown = (
+            f"`{str(default).lower() if isinstance(default, bool) else list(default) if default == () else default}`"
+        )
+    return f"`{name}`", shown, annotation.__metadata__[0].description
 
 
 def _values(one: config.Setting) -> str:

@@ -269,3 +269,94 @@ def test_environment_names_do_not_collide() -> None:
     for one, other in itertools.combinations(describe(), 2):
         assert one.env != other.env
     assert config.ENV_FILE not in {setting.env for setting in describe()}
+
+
+# -- hubs, links and certificates ---------------------------------------------------------------------------
+
+FEDERATED = """
+name: host2
+storage: {data_dir: ./host2}
+hub: {listen: ":7740", peers: [{name: host1, publish: ["alerts", "sensors.>"], subscribe: []}]}
+links: [{hub: "hub.example:7740", publish: ["alerts"], subscribe: ["commands.host2"], start: new}]
+tls: {cert: host2.crt, key: host2.key, ca: ca.crt}
+"""
+TLS = {"cert": "a.crt", "key": "a.key", "ca": "ca.crt"}
+
+
+def test_a_station_can_be_hub_and_client_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "heliograph.yaml"
+    file.write_text(FEDERATED)
+    cfg = load(file, env={})
+    assert cfg.hub.listen == ":7740"
+    assert cfg.hub.peers == (config.Peer(name="host1", publish=("alerts", "sensors.>")),)
+    assert cfg.links == (
+        config.Link(hub="hub.example:7740", publish=("alerts",), subscribe=("commands.host2",), start="new"),
+    )
+    assert cfg.tls.ca == "ca.crt"
+
+
+def test_a_peer_may_do_nothing_and_a_hub_listens_nowhere_unless_it_is_said() -> None:
+    peer = config.Peer(name="host1")
+    assert (peer.publish, peer.subscribe, peer.relay) == ((), (), ())
+    assert (Config().hub.listen, Config().hub.peers, Config().links) == ("", (), ())
+
+
+def test_lists_are_said_in_files_of_both_kinds_in_the_environment_and_as_arguments(tmp_path: Path) -> None:
+    toml = tmp_path / "a.toml"
+    toml.write_text('[[links]]\nhub = "h:1"\npublish = ["a"]\n[tls]\ncert = "a.crt"\nkey = "a.key"\nca = "ca.crt"\n')
+    expected = (config.Link(hub="h:1", publish=("a",)),)
+    assert load(toml, env={}).links == expected
+    env = {"HELIOGRAPH_LINKS": '[{"hub": "h:1", "publish": ["a"]}]'}
+    assert load({"tls": TLS}, env=env).links == expected
+    assert load({"tls": TLS}, env={}, links=[{"hub": "h:1", "publish": ["a"]}]).links == expected
+    assert load({"tls": TLS}, env={}, links=expected).links == expected
+    assert load({"links": None, "hub": {"peers": None}}, env={}).links == ()
+
+
+def test_quotas_and_windows_are_sizes() -> None:
+    cfg = load({"hub": {"window_bytes": "1MiB", "peers": [{"name": "a", "bytes_per_s": "10MB"}]}}, env={})
+    assert cfg.hub.window_bytes == 1 << 20
+    assert cfg.hub.peers[0].bytes_per_s == 10_000_000
+    shown = cfg.to_dict(human=True)
+    assert shown["hub"]["peers"][0]["bytes_per_s"] == "10MB"
+    assert load(shown, env={}) == cfg
+    assert load(cfg.to_dict(), env={}) == cfg
+
+
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        ({"hub": {"listen": "7740"}}, "write HOST:PORT"),
+        ({"hub": {"listen": ":77400"}}, "write HOST:PORT"),
+        ({"hub": {"listen": "[::1]:7740"}}, "tls.cert, tls.key, tls.ca"),
+        ({"hub": {"listen": ":7740"}, "tls": {"cert": "a", "key": "b"}}, "hub.listen needs tls.ca"),
+        ({"links": [{"hub": "h:1"}]}, "links need tls.cert"),
+        ({"links": [{"hub": "https://h:1"}], "tls": TLS}, "links[0].hub"),
+        ({"links": [{"hub": "h:1"}, {"hub": "h:1"}], "tls": TLS}, "'h:1' is there twice"),
+        ({"links": [{"hub": "h:1", "start": "soon"}], "tls": TLS}, "write first, new, or a time"),
+        ({"links": [{"hub": "h:1", "start": "2026-11-15T20:30:00"}], "tls": TLS}, "write first, new, or a time"),
+        ({"links": [{"hub": "h:1", "publsh": ["a"]}], "tls": TLS}, "did you mean publish?"),
+        ({"links": [{"publish": ["a"]}], "tls": TLS}, "hub"),
+        ({"links": ["h:1"], "tls": TLS}, "number 1 is 'h:1'"),
+        ({"links": {"hub": "h:1"}}, "no section 'links'"),
+        ({"links": "h:1"}, "must be a list"),
+        ({"links": [{"hub": "h:1", "publish": "alerts"}], "tls": TLS}, "Expected `array`"),
+        ({"hub": {"peers": [{"name": "../x"}]}}, "hub.peers[0].name"),
+        ({"hub": {"peers": [{"name": "a.*"}]}}, "hub.peers[0].name"),
+        ({"hub": {"peers": [{"name": "a", "publish": ["x.>.y"]}]}}, "hub.peers[0].publish"),
+        ({"hub": {"peers": [{"name": "a", "relay": ["b c"]}]}}, "hub.peers[0].relay"),
+        ({"hub": {"peers": [{"name": "a"}, {"name": "a"}]}}, "'a' is there twice"),
+        ({"hub": {"peers": [{"name": "a", "bytes_per_s": "many"}]}}, "not a size"),
+        ({"hub": {"heartbeat_s": 0}}, "hub.heartbeat_s"),
+        ({"hub": {"window_bytes": 1}}, "hub.window_bytes"),
+    ],
+)
+def test_a_federation_that_cannot_work_is_refused_with_a_way_out(tree: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tree, env={})
+    assert says in str(caught.value)
+
+
+def test_a_list_in_the_environment_that_is_no_json_says_so() -> None:
+    with pytest.raises(ConfigError, match="in the environment a list is JSON"):
+        load(env={"HELIOGRAPH_LINKS": "h:1"})

@@ -122,7 +122,8 @@ def test_every_statistic_is_documented() -> None:
     "path",
     [
         "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/start.md", "docs/concepts.md",
-        "docs/format.md", "docs/configuration.md", "docs/cli.md", "docs/operations.md",
+        "docs/format.md", "docs/protocol.md", "docs/configuration.md", "docs/cli.md", "docs/operations.md",
+        "docs/federation.md",
     ],
 )  # fmt: skip
 def test_the_document_is_there(path: str) -> None:

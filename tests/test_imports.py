@@ -29,6 +29,8 @@ LATER = (
     "hashlib",
     "faststream",
     "textual",
+    "ssl",
+    "cryptography",
 )
 
 # Rooms of ours that most programs never enter.

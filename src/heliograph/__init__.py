@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.client import AsyncClient, Client, connect, connect_async
     from heliograph.delivery.queues import Job, Queue, QueueSettings
     from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
     from heliograph.schedule.recurring import Schedule
@@ -35,6 +36,7 @@ from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
+    CertificateError,
     ConfigError,
     Damaged,
     DiskFull,
@@ -45,6 +47,7 @@ from heliograph.errors import (
     InvalidName,
     LeaseLost,
     MessageTooLarge,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     OutOfSequence,
@@ -59,13 +62,14 @@ from heliograph.errors import (
     StationClosed,
     StorageError,
     SubscriptionBusy,
+    Unreachable,
     UnsupportedFormat,
     WrongStation,
 )
 from heliograph.filters import Filter
 from heliograph.message import Draft, Gap, Message, Receipt
+from heliograph.opening import open_linked as open
 from heliograph.station import Station
-from heliograph.station import open_station as open
 from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
@@ -79,18 +83,21 @@ from heliograph.station.info import (
     TypeInfo,
     WorkerInfo,
 )
+from heliograph.station.links import LinkInfo
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
 
 
 _LATER = {  # asyncio alone doubles the time of an import, SQLite takes its own, and the others are not for everybody
+    "AsyncClient": "heliograph.client",
     "AsyncJob": "heliograph.delivery.queues.awaited",
     "AsyncProducer": "heliograph.aio",
     "AsyncQueue": "heliograph.delivery.queues.awaited",
     "AsyncStation": "heliograph.aio",
     "AsyncStep": "heliograph.aio",
     "AsyncSubscription": "heliograph.aio",
+    "Client": "heliograph.client",
     "Job": "heliograph.delivery.queues",
     "Producer": "heliograph.station.producer",
     "Queue": "heliograph.delivery.queues",
@@ -99,6 +106,8 @@ _LATER = {  # asyncio alone doubles the time of an import, SQLite takes its own,
     "Scheduled": "heliograph.schedule.waiting",
     "Step": "heliograph.station.atomic",
     "WildcardSubscription": "heliograph.station.wildcards",
+    "connect": "heliograph.client",
+    "connect_async": "heliograph.client",
     "open_async": "heliograph.aio",
 }
 
@@ -114,6 +123,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AlreadyExists",
+    "AsyncClient",
     "AsyncJob",
     "AsyncProducer",
     "AsyncQueue",
@@ -121,7 +131,9 @@ __all__ = [
     "AsyncStep",
     "AsyncSubscription",
     "Busy",
+    "CertificateError",
     "ChannelInfo",
+    "Client",
     "Config",
     "ConfigError",
     "Damaged",
@@ -139,9 +151,11 @@ __all__ = [
     "Job",
     "LeaseInfo",
     "LeaseLost",
+    "LinkInfo",
     "MemberInfo",
     "Message",
     "MessageTooLarge",
+    "NotAllowed",
     "NotFound",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -174,10 +188,13 @@ __all__ = [
     "SubscriptionStats",
     "Trimmed",
     "TypeInfo",
+    "Unreachable",
     "UnsupportedFormat",
     "WildcardSubscription",
     "WorkerInfo",
     "WrongStation",
+    "connect",
+    "connect_async",
     "correlation",
     "open",
     "open_async",

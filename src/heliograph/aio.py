@@ -24,7 +24,8 @@ from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
-from heliograph.station import Station, open_station
+from heliograph.opening import open_linked
+from heliograph.station import Station
 from heliograph.station.atomic import Step
 from heliograph.station.info import (
     ChannelInfo,
@@ -36,6 +37,7 @@ from heliograph.station.info import (
     Trimmed,
     TypeInfo,
 )
+from heliograph.station.links import LinkInfo
 from heliograph.station.producer import Producer
 from heliograph.station.requests import TIMEOUT_S, Duration, seconds
 from heliograph.station.starts import Start
@@ -61,7 +63,7 @@ class _Opening:
         return self._open().__await__()
 
     async def _open(self) -> AsyncStation:
-        station = await asyncio.to_thread(lambda: open_station(**self._arguments))
+        station = await asyncio.to_thread(lambda: open_linked(**self._arguments))
         return AsyncStation(station, asyncio.get_running_loop())
 
     async def __aenter__(self) -> AsyncStation:
@@ -81,6 +83,7 @@ def open_async(
     name: str | None = None,
     config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     read_only: bool = False,
+    federate: bool = True,
     **settings: Any,
 ) -> _Opening:
     """Open a data directory for asyncio; see :func:`heliograph.open`.
@@ -93,7 +96,8 @@ def open_async(
     >>> asyncio.run(main())
     [1, 2, 3]
     """
-    return _Opening({"path": path, "name": name, "config": config, "read_only": read_only, **settings})
+    given = {"path": path, "name": name, "config": config, "read_only": read_only, "federate": federate}
+    return _Opening({**given, **settings})
 
 
 class AsyncSubscription:
@@ -652,6 +656,10 @@ class AsyncStation:
     async def stats(self) -> StationStats:
         """Counts, rates, lag and latencies."""
         return await self._call(self.sync_station.stats)
+
+    async def links(self) -> list[LinkInfo]:
+        """Every link to a hub, and every peer of this hub, as it is now."""
+        return await self._call(self.sync_station.links)
 
     async def sync(self) -> None:
         """Make everything durable that this process has published."""

@@ -58,6 +58,7 @@ class Disk:
     ftruncate = staticmethod(os.ftruncate)
     unlink = staticmethod(os.unlink)
     rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
     listdir = staticmethod(os.listdir)
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)
@@ -144,7 +145,7 @@ class TracelessDisk(Disk):
         for name in ("pread", "lseek", "close", "flock", "listdir", "stat", "fstat"):
             setattr(self, name, getattr(disk, name))
         for name in (
-            *("write", "pwrite", "ftruncate", "unlink", "rename", "mkdir", "rmdir"),
+            *("write", "pwrite", "ftruncate", "unlink", "rename", "link", "mkdir", "rmdir"),
             *("fdatasync", "sync_directory"),
         ):
             setattr(self, name, _refuse)

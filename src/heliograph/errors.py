@@ -23,9 +23,13 @@ The tree::
     ├── UnsupportedFormat      written by a newer Heliograph
     ├── StorageError           the disk said no; nothing was published
     │   ├── DiskFull           no space left; publishing resumes when there is
-    │   ├── OutcomeUnknown     a sync failed: the message may or may not survive
+    │   ├── OutcomeUnknown     a sync failed, or a hub did not answer: the message may or may not survive
     │   ├── Fenced             an earlier sync failed; repair before publishing again
     │   └── Damaged            bytes on disk do not match their checksums
+    ├── CertificateError       a certificate, key or revocation list is wrong, or a peer's is refused
+    ├── ProtocolError          the other end of a link said what the protocol does not allow
+    ├── NotAllowed             the hub's rules do not allow this client to do that
+    ├── Unreachable            the hub was not reached in time; nothing was published
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
     ├── RetryLater             raised by a handler: deliver this message again, after some seconds
@@ -120,7 +124,8 @@ class DiskFull(StorageError):
 
 
 class OutcomeUnknown(StorageError):
-    """A sync failed: the message may or may not survive. The log is fenced until it is repaired."""
+    """The message may or may not survive: a sync failed (the log is fenced until it is repaired), or a hub that a
+    client published to did not answer in time."""
 
 
 class Fenced(StorageError):
@@ -129,6 +134,22 @@ class Fenced(StorageError):
 
 class Damaged(StorageError):
     """Bytes on disk do not match their checksums."""
+
+
+class CertificateError(HeliographError):
+    """A certificate, key or revocation list cannot be used, or a peer's certificate is refused."""
+
+
+class ProtocolError(HeliographError):
+    """The other end of a link said what the protocol does not allow. The link is closed, and made again."""
+
+
+class NotAllowed(HeliographError, PermissionError):
+    """The hub's rules do not allow this client to do that. Nothing was published."""
+
+
+class Unreachable(HeliographError, ConnectionError):
+    """The hub was not reached in time. Nothing was published."""
 
 
 class ReplyTimeout(HeliographError, TimeoutError):

@@ -125,3 +125,72 @@ QUEUE_UNSTARTED_S = 1.0
 
 QUEUE_RECEIVE_MAX = 10_000
 """Most messages of one ``receive``."""
+
+PEM_BYTES_MAX = 16 * 1024 * 1024
+"""Largest file of certificates, keys or revocation lists that is read."""
+
+COMMON_NAME_CHARS_MAX = 64
+"""Longest name in a certificate: X.509 allows no more."""
+
+SANS_MAX = 100
+"""Most names and addresses in one certificate."""
+
+CERTIFICATE_DAYS_MAX = 36_500
+"""Longest validity that is signed: a hundred years. More is a slip of the unit."""
+
+CA_LOCK_S = 10.0
+"""How long a command waits for another one that changes the same CA's revocation list."""
+
+TLS_LOOK_S = 1.0
+"""How often a running station looks whether its TLS files were replaced. A change is used at the look after it."""
+
+LINK_HEADER_BYTES_MAX = 1024 * 1024
+"""Largest header of a frame. A seen-set that does not fit is told in part: what is missing is sent and not stored."""
+
+LINK_FRAME_BYTES_MIN = 2 * 1024 * 1024
+"""Every station accepts frames of this size: the largest header fits, and a batch."""
+
+LINK_HELLO_BYTES_MAX = 64 * 1024
+"""Largest first frame: until then nobody knows who it is."""
+
+LINK_TEXT_CHARS_MAX = 1_000
+"""Longest reason, message or version in a frame; longer ones are cut."""
+
+LINK_PATTERNS_MAX = 1_000
+"""Most names and patterns that a side may want, or be allowed, on one link."""
+
+LINK_REASON_CHARS_MAX = 200
+"""Longest reason for which one message was refused; longer ones are cut."""
+
+LINK_REFUSED_MAX = 500
+"""Most refused messages in one acknowledgement; more take several."""
+
+LINK_STREAMS_MAX = 4_096
+"""Most channels that one side sends on one link."""
+
+LINK_CALLS_MAX = 256
+"""Most requests of one side of a link that wait for their replies."""
+
+LINK_WINDOW_BYTES_MIN = 64 * 1024
+"""Least that may be on its way on one stream, however many there are."""
+
+LINK_WINDOW_BYTES_MAX = 256 * 1024 * 1024
+"""Most that is sent on one stream without being acknowledged, whatever the other side grants."""
+
+LINK_HANDSHAKE_S = 10.0
+"""A link that is not established after this is closed."""
+
+LINK_SILENT_HEARTBEATS = 3
+"""After so many heartbeats without a byte the other end is taken for gone."""
+
+BATCH_LINES_MAX = 65_536
+"""Most lines of one batch on a link."""
+
+BATCH_LINK_BYTES = 256 * 1024
+"""How many bytes a batch on a link has, unless a single message is larger."""
+
+BATCH_CHARGE_BYTES_MIN = 1024
+"""What the smallest batch counts for its window: many small ones take memory, too."""
+
+SEEN_SAVE_BYTES = 64 * 1024 * 1024
+"""What a channel has seen is written down after this much was appended or read: so much is read after a restart."""

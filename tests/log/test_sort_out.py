@@ -25,7 +25,7 @@ def test_damage_anywhere_costs_only_the_lines_it_touches(damage: bytes, expected
         data = whole[:at] + damage + whole[at + len(damage) :]
         touched = {whole[:place].count(b"\n") for place in range(at, at + len(damage))}
         touched |= {number + 1 for number in touched}  # a newline that is eaten costs the line behind it, too
-        found = lines.sort_out(data, FIRST, "host1", 0, expected_next)
+        found = lines.sort_out(data, FIRST, lines.Home("host1", 0), expected_next)
         assert all(known[offset - FIRST] == line for offset, line in found.lines)
         kept = {offset - FIRST for offset, _ in found.lines}
         assert kept >= set(range(COUNT)) - touched
@@ -37,6 +37,6 @@ def test_damage_anywhere_costs_only_the_lines_it_touches(damage: bytes, expected
 def test_blank_lines_between_damaged_ones_are_not_reported_as_lost() -> None:
     known = stretch().split(b"\n")
     known[2], known[3], known[4] = b"damaged", b"    ", b"damaged, too"
-    found = lines.sort_out(b"\n".join(known), FIRST, "host1", 0)
+    found = lines.sort_out(b"\n".join(known), FIRST, lines.Home("host1", 0))
     assert [(low - FIRST, high - FIRST) for low, high, _ in found.missing] == [(2, 3), (4, 5)]
     assert found.whole

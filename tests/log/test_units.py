@@ -85,7 +85,7 @@ def test_sorting_out_never_gives_an_intact_line_a_wrong_offset(kinds: list[str],
             stored = stored[:9] + b"\n" + stored[10:]
         parts.append(stored)
     expected = first + len(kinds)
-    found = lines.sort_out(b"".join(parts), first, "host1", 0, expected)
+    found = lines.sort_out(b"".join(parts), first, lines.Home("host1", 0), expected)
     assert found.next == expected
     for offset, stored in found.lines:
         assert lines.origin_of(stored).offset == offset  # type: ignore[union-attr]

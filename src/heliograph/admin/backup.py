@@ -30,7 +30,7 @@ from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.engine import queuestore
 from heliograph.errors import AlreadyExists, Busy, ConfigError, Fenced, NotFound, StorageError
 from heliograph.limits import COPY_BYTES
-from heliograph.log import compactstate, index, inspection, redact, segments, swap
+from heliograph.log import compactstate, index, inspection, redact, returned, segments, swap
 from heliograph.log.head import Fields
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.index import Entry
@@ -218,6 +218,7 @@ class _Backup:
             files, parts = dict(self._copies.files), list(self._parts)
             try:
                 before = self._engine.describe(name)
+                self._copy_seen(name)
                 for number in range(before.partitions):
                     self._finish_redaction(name, number)
                     with contextlib.nullcontext() if self._station.read_only else self._engine.without_upkeep():
@@ -236,6 +237,13 @@ class _Backup:
                     return
             self._copies.files, self._parts = files, parts
         raise NotFound(f"channel '{name}' changes all the time; try again")
+
+    def _copy_seen(self, name: str) -> None:
+        """Before the messages, so that it is not ahead of them; renewed, so that it knows what is trimmed meanwhile."""
+        if not self._station.read_only:
+            with contextlib.suppress(Fenced):
+                self._engine.relayed.cover(name)
+        self._copy_small(f"seen/{name}.json")
 
     def _copy_types(self, name: str) -> None:
         for folder in self._engine.schemas.folders(name):
@@ -263,6 +271,7 @@ class _Backup:
             if following > fields.first:
                 self._copy_segment(name, place, base, fields if base == fields.base else None)
         self._copy_small(f"channels/{name}/{number}/{compactstate.STATE}")
+        self._copy_small(f"channels/{name}/{number}/{returned.FILE}")
         self._parts.append(Part(channel=name, partition=number, first=fields.first, next=fields.synced_next))
 
     def _synced_fields(self, name: str, number: int) -> Fields:

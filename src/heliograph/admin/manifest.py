@@ -27,7 +27,18 @@ FORMAT: Final = 1
 NAME: Final = "manifest.json"
 LOCK: Final = "backup.lock"
 PARTS: Final = frozenset(
-    ["station.json", "channels", "subscriptions", "patterns", "audit", "dead", "schedule", "producers", "atomic"]
+    [
+        "station.json",
+        "channels",
+        "subscriptions",
+        "patterns",
+        "audit",
+        "dead",
+        "schedule",
+        "producers",
+        "atomic",
+        "seen",
+    ]
 )
 """What a station's directory has that a backup holds; the rest is derived, or belongs to this machine."""
 

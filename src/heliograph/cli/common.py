@@ -40,12 +40,12 @@ class Common:
         """The station. Only ``create`` makes a new one; without ``write`` no trace is left."""
         import heliograph as hg
 
-        self._log()
+        self.log()
         config = self.config(**settings)
         new = not station_in(config)
         if new and not create:
             raise NotFound(missing(config))
-        station = hg.open(config=config, read_only=not (write or create))
+        station = hg.open(config=config, read_only=not (write or create), federate=False)
         if new and announce:
             self.note(f"made a new station '{station.name}' in {station.path}")
         return station
@@ -59,7 +59,7 @@ class Common:
         """Say what is wrong but stops nothing."""
         print(f"warning: {one_line(text)}", file=sys.stderr, flush=True)
 
-    def _log(self) -> None:
+    def log(self) -> None:
         """Show what the library logs: warnings, or everything with --verbose."""
         if self._logging is None:
             self._logging = handler = logging.StreamHandler()

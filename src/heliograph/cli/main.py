@@ -15,6 +15,7 @@ from heliograph.cli import (
     frame,
     groups,
     init,
+    keygen,
     producers,
     pub,
     queue,
@@ -44,6 +45,7 @@ SECTIONS: Final[dict[str, list[click.Command]]] = {
         schedule.schedule,
     ],
     "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
+    "Between stations": [keygen.keygen],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }
 

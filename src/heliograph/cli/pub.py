@@ -15,6 +15,7 @@ from heliograph.cli import output
 from heliograph.cli.common import Common
 from heliograph.cli.durations import duration, moment
 from heliograph.cli.frame import command
+from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import channel_argument
 from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.schedule import placed
@@ -25,6 +26,7 @@ from heliograph.names import check_publishable
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from heliograph.client import Client
     from heliograph.message import Receipt
     from heliograph.station import Station
 
@@ -66,6 +68,7 @@ helio pub prices null --as json --key ACME          # no data: deletes the key
 helio pub test hello --count 1000 --rate 50         # fifty a second
 helio pub alerts 'wake up' --delay 10m              # or --at 2026-11-16T06Z
 helio pub prices '{"eur": 1.08}' --ttl 30s          # useless after that
+helio pub alerts hello --hub hub.example:7740       # no data directory here
 """,
 )
 @channel_argument
@@ -92,6 +95,7 @@ helio pub prices '{"eur": 1.08}' --ttl 30s          # useless after that
     "--at", "deliver_at", metavar="TIME", callback=moment, help="Deliver it then; a time without a zone is UTC."
 )
 @click.option("--ttl", metavar="TIME", callback=duration, help="Do not deliver it any more after this time.")
+@hub_options
 @click.option("--receipts", is_flag=True, help="Print where each message is, not only a summary.")
 @click.pass_obj
 def pub(
@@ -115,7 +119,7 @@ def pub(
 
     MESSAGE is one message. Without it, or with '-', every line of stdin is a message; what arrives together
     is appended together, in order. When helio returns, all of it is on disk. With --delay or --at it waits
-    there; see 'helio schedule'.
+    there; see 'helio schedule'. With --hub nothing is made here: the hub has it on its disk.
     """
     if message == "-":
         message = None
@@ -124,12 +128,15 @@ def pub(
     check_publishable(channel)  # before a station is made for it
     if delay is not None and deliver_at is not None:
         raise click.UsageError("give --delay or --at, not both")
-    attributes = {
+    attributes: dict[str, Any] = {
         "type": type_name, "key": key, "headers": headers, "correlation_id": correlation_id, "delay": delay,
         "deliver_at": deliver_at, "ttl": ttl,
     }  # fmt: skip
-    with common.open(create=True) as station, Stop() as stop:
-        bytes_max = station.config.messages.max_bytes
+    client = hub_client(common)
+    if client is not None:
+        _no_delay(attributes)
+    with client or common.open(create=True) as station, Stop() as stop:
+        bytes_max = common.config().messages.max_bytes
         if message is None and not files:
             common.note("reading messages, one per line; Ctrl-D ends") if sys.stdin.isatty() else None
             batches, single = _few(_lines(stop, bytes_max), count), False
@@ -140,6 +147,12 @@ def pub(
         publishing.each = receipts or single
         publishing.place = "message {}" if message is not None or files else "line {}"
         publishing.run(batches, stop, rate)
+
+
+def _no_delay(attributes: dict[str, Any]) -> None:
+    """A hub appends at once; what waits for its time waits in a station."""
+    if attributes.pop("delay") is not None or attributes.pop("deliver_at") is not None:
+        raise click.UsageError("--delay and --at need a station to wait in; leave out --hub, or them")
 
 
 # -- where messages come from -------------------------------------------------------------------------------
@@ -195,7 +208,7 @@ class _Publishing:
     """Publishes batches, says how far it came."""
 
     def __init__(
-        self, common: Common, station: Station, channel: str, attributes: Mapping[str, Any], reader: Reader
+        self, common: Common, station: Station | Client, channel: str, attributes: Mapping[str, Any], reader: Reader
     ) -> None:
         self.each = False
         self.place = "message {}"

@@ -10,6 +10,7 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.ask import confirm
 from heliograph.cli.common import Common, plain
 from heliograph.cli.frame import command
+from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import CHANNEL, channel_or_pattern_argument, partition_option
 from heliograph.cli.signals import Terminated
 from heliograph.errors import NotFound
@@ -60,6 +61,7 @@ helio read alerts --where 'data.level>=3' --where type=com.example.alert.v1
 helio read readings --partition 3 --start 1000
 helio read 'sensors.>' --follow            # every channel that begins so
 helio read alerts --json | jq .data
+helio read alerts --hub hub.example:7740 --follow --start new
 """,
 )
 @channel_or_pattern_argument
@@ -75,6 +77,7 @@ helio read alerts --json | jq .data
 @where_option
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @messages.format_option
+@hub_options
 @click.pass_obj
 def read(
     common: Common,
@@ -95,20 +98,28 @@ def read(
 
     Reading leaves no trace: it moves no subscription's position. Several partitions are merged by time; with
     --follow messages come as they come. An offset needs --partition if there are several. Offsets that were damaged
-    or deleted are told on stderr.
+    or deleted are told on stderr. With --hub the messages of one channel come from there, and no data directory is
+    needed.
     """
     if follow and end is not None:
         raise click.UsageError("--follow has no end; leave out --end or --follow")
     where = parse_where(conditions)
     outside, inside = (None, None) if where is None else where.apart()
     printed = 0
-    with common.open() as station:
-        several = has_several(station, channel)
+    from heliograph.station import Station
+
+    with hub_client(common) or common.open() as station:
+        if isinstance(station, Station):
+            several = has_several(station, channel)
+            found = station.read(
+                channel, start=start, end=end, partition=partition, follow=follow, where=outside or None
+            )
+        else:
+            several, inside = True, where
+            found = station.read(channel, start=start, end=end, partition=partition, follow=follow)
         show = messages.printer(common, shape, several=several, channels=is_pattern(channel))
         try:
-            for message in station.read(
-                channel, start=start, end=end, partition=partition, follow=follow, where=outside or None
-            ):
+            for message in found:
                 if inside and not inside(message):
                     continue
                 show(message)

@@ -28,16 +28,20 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from heliograph.config import units
+from heliograph.config import federated, items, units
 from heliograph.config.files import read_file
 from heliograph.config.sections import (
     Audit,
     Durability,
+    Hub,
+    Link,
     Messages,
+    Peer,
     Publishing,
     Section,
     Storage,
     Subscribers,
+    Tls,
     WhenFull,
 )
 from heliograph.errors import ConfigError
@@ -46,11 +50,15 @@ __all__ = [
     "Audit",
     "Config",
     "Durability",
+    "Hub",
+    "Link",
     "Messages",
+    "Peer",
     "Publishing",
     "Setting",
     "Storage",
     "Subscribers",
+    "Tls",
     "WhenFull",
     "describe",
     "load",
@@ -88,6 +96,9 @@ class Config(Section, frozen=True, kw_only=True):
     publishing: Publishing = msgspec.field(default_factory=Publishing)
     subscribers: Subscribers = msgspec.field(default_factory=Subscribers)
     audit: Audit = msgspec.field(default_factory=Audit)
+    hub: Hub = msgspec.field(default_factory=Hub)
+    links: Annotated[tuple[Link, ...], Meta(description="The hubs that this station connects to.")] = ()
+    tls: Tls = msgspec.field(default_factory=Tls)
 
     def with_settings(self, **settings: object) -> Config:
         """This configuration with some settings changed, by keyword (see :func:`describe`)."""
@@ -100,11 +111,13 @@ class Config(Section, frozen=True, kw_only=True):
         '64MiB'
         """
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        if human:
-            for setting in describe():
-                section, _, leaf = setting.key.rpartition(".")
-                place = plain[section] if section else plain
+        for setting in describe():
+            section, _, leaf = setting.key.rpartition(".")
+            place = plain[section] if section else plain
+            if human:
                 place[leaf] = to_human(setting, place[leaf])
+            elif setting.kind == "list":
+                place[leaf] = items.plain(place[leaf], human=False)
         return plain
 
 
@@ -114,7 +127,7 @@ class Setting(NamedTuple):
     key: str  #: where it stands in a file: ``storage.durability``
     keyword: str  #: what ``open`` calls it: ``durability``
     env: str  #: its environment variable
-    kind: str  #: text, size, duration, number, whole number, yes or no, or the words allowed
+    kind: str  #: text, size, duration, number, whole number, yes or no, list, or the words allowed
     default: Any
     doc: str
     annotation: Any  #: its type and range, for msgspec
@@ -180,6 +193,8 @@ def to_human(setting: Setting, value: Any) -> Any:
         return units.human_size(value)
     if setting.kind == "duration":
         return units.human_duration(value, setting.key.rpartition("_")[2])
+    if setting.kind == "list":
+        return items.plain(value, human=True)
     return value
 
 
@@ -259,11 +274,15 @@ def _apply(config: Config, said: Mapping[str, _Said]) -> Config:
             f"subscribers.backoff_base_ms ({retry.backoff_base_ms}) is more than "
             f"subscribers.backoff_max_ms ({retry.backoff_max_ms}); raise the second or lower the first"
         )
+    federated.check(config.hub, config.links, config.tls)
     return config
 
 
 def _value(setting: Setting, said: _Said) -> Any:
     try:
+        item = items.item_of(setting.annotation)
+        if item is not None:
+            return msgspec.convert(items.read(said.value, item, text=said.text), setting.annotation)
         value = _from_human(setting, said.value) if isinstance(said.value, str) else said.value
         value = msgspec.convert(value, setting.annotation, strict=not said.text)
         if isinstance(value, float) and not math.isfinite(value):
@@ -327,4 +346,6 @@ def _kind(leaf: str, plain: Any) -> str:
         return "duration"
     if getattr(plain, "__origin__", None) is Literal:
         return ", ".join(f"`{word}`" for word in plain.__args__)
+    if getattr(plain, "__origin__", None) is tuple:
+        return "list"
     return {bool: "yes or no", int: "whole number", float: "number"}.get(plain, "text")

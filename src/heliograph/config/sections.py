@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from heliograph.config.units import GIB, MIB
+from heliograph.config.units import GIB, KIB, MIB
 from heliograph.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
 
 Durability: TypeAlias = Literal["always", "interval", "os"]
@@ -213,3 +213,112 @@ class Audit(Section, frozen=True, kw_only=True):
 
     max_bytes: Annotated[int, Meta(ge=256, description="The audit file is rotated at this size.")] = 10 * MIB
     max_files: Annotated[int, Meta(ge=1, le=1_000, description="How many rotated audit files are kept.")] = 5
+
+
+class Peer(Section, frozen=True, kw_only=True):
+    """A station that may connect to this hub, and what it may do: nothing unless it is allowed."""
+
+    name: Annotated[str, Meta(min_length=1, description="The name in its certificate.")]
+    publish: Annotated[tuple[str, ...], Meta(description="Channels that it may send here, names and patterns.")] = ()
+    subscribe: Annotated[tuple[str, ...], Meta(description="Channels that it may be sent, names and patterns.")] = ()
+    relay: Annotated[
+        tuple[str, ...],
+        Meta(description="Stations whose messages it may pass on, names and patterns. Its own it may always send."),
+    ] = ()
+    messages_per_s: Annotated[
+        float, Meta(ge=0, description="So many messages a second are taken from it; more have to wait. 0: any number.")
+    ] = 0.0
+    bytes_per_s: Annotated[
+        int, Meta(ge=0, description="So many bytes a second are taken from it; more have to wait. 0: any number.")
+    ] = 0
+
+
+class Hub(Section, frozen=True, kw_only=True):
+    """Letting other stations connect to this one."""
+
+    listen: Annotated[
+        str, Meta(description="Where to accept stations: `HOST:PORT`, or `:PORT` for every address. Unset: nowhere.")
+    ] = ""
+    peers: Annotated[tuple[Peer, ...], Meta(description="The stations that may connect.")] = ()
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="How many connections are held at once; more are refused.")
+    ] = 10_000
+    window_bytes: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=GIB,
+            description="How much of one channel may be on its way here from one station without being stored yet.",
+        ),
+    ] = 4 * MIB
+    budget_bytes: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=64 * GIB,
+            description="The same of all channels of one station together: with more channels each gets less, "
+            "but 64KiB.",
+        ),
+    ] = 64 * MIB
+    heartbeat_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3_600,
+            description="How often the other end is asked whether it is there, on hub and links; after three times "
+            "without an answer it is not.",
+        ),
+    ] = 15.0
+    forget_after_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="How long a hub remembers how far a station has come that does not connect; 0 is for ever. "
+            "Positions of this station's own `links` never expire.",
+        ),
+    ] = 604_800.0
+
+
+class Link(Section, frozen=True, kw_only=True):
+    """A hub that this station connects to."""
+
+    hub: Annotated[
+        str, Meta(min_length=1, description="Its address, `HOST:PORT`. The name in its certificate must be HOST.")
+    ]
+    publish: Annotated[tuple[str, ...], Meta(description="Channels to send there, names and patterns.")] = ()
+    subscribe: Annotated[tuple[str, ...], Meta(description="Channels to get from there, names and patterns.")] = ()
+    start: Annotated[
+        str,
+        Meta(
+            description="Where a channel of `subscribe` begins that is new here: `first`, `new`, or a time as "
+            "`2026-11-15T20:30:00Z`."
+        ),
+    ] = "first"
+    sync: Annotated[
+        bool,
+        Meta(
+            description="Compare with the hub on every connection, and fetch what either lacks, whoever published it."
+        ),
+    ] = False
+    compress: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(description="zstd on the wire: `auto` when the line is slow and it helps; `always` where bytes are dear."),
+    ] = "auto"
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    """Who this station is to others, and whom it believes."""
+
+    cert: Annotated[str, Meta(description="The station's certificate, a PEM file. Its name must be the station's.")] = (
+        ""
+    )
+    key: Annotated[str, Meta(description="The certificate's private key, a PEM file that only its owner can read.")] = (
+        ""
+    )
+    ca: Annotated[str, Meta(description="The certificate authorities that are believed, a PEM file: those alone.")] = ""
+    revoked: Annotated[
+        str, Meta(description="Certificates that are not believed any more: a PEM file of revocation lists.")
+    ] = ""
+    warn_before_s: Annotated[
+        float, Meta(ge=0, description="How long before it expires a certificate is warned about.")
+    ] = 2_592_000.0

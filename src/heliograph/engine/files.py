@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
+from heliograph.engine.relayed import Relayed
 from heliograph.engine.schemas import Schemas
 from heliograph.engine.steps import Steps
 from heliograph.engine.watch import Watcher
@@ -122,6 +123,7 @@ class FilesEngine:
         self.positions = Positions(root, disk)
         self.producers = Producers(self, config.publishing.producers_max)
         self.steps = Steps(self)
+        self.relayed = Relayed(self)
         self.layout = 0  # moves whenever a channel is opened or turns out to have been altered
         self.schemas = Schemas(root, disk, clock, config.publishing.busy_timeout_s)
         self.on_new_life: Callable[[str], None] = lambda _: None
@@ -296,6 +298,10 @@ class FilesEngine:
             self._lives[name] = incarnation
             self.on_new_life(name)
 
+    def life(self, name: str) -> str | None:
+        """The incarnation that partitions of the channel were last seen to have; up to date under an append lock."""
+        return self._lives.get(name)
+
     def ensure(self, name: str) -> None:
         """Make the channel if it is not there and that is allowed."""
         try:
@@ -326,6 +332,7 @@ class FilesEngine:
         self._counts.forget(name)
         self.positions.forget_channel(name)
         self.producers.forget_channel(name)
+        self.relayed.forget_channel(name)
         self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
         self.channel_news.tell()
 
@@ -539,6 +546,30 @@ class FilesEngine:
         if self._always:
             self._settle(entry)  # its writer may never sync by itself
 
+    def listen(self, name: str, number: int, bell: Any, *, settle: bool = False) -> int:
+        """Have ``bell.release()`` called, from any thread and once, when the partition has news.
+
+        Returns where it ends now. To be called again after each ring, and every second: other processes forget that
+        somebody listens here, and the partition may be closed for room.
+        """
+
+        def listen(entry: OpenPartition) -> int:
+            news = entry.log.news
+            self._watcher.watch(news.path, news.wake)
+            news.disarm(bell)
+            news.arm(bell)
+            if settle and self._always:
+                self._settle(entry)  # its writer may never sync by itself
+            return entry.log.limit().next
+
+        return self._open.use(name, number, listen)
+
+    def unlisten(self, name: str, number: int, bell: Any) -> None:
+        """Ring no more."""
+        entry = self._open.known.get((name, number))
+        if entry is not None:
+            entry.log.news.disarm(bell)
+
     def tell(self, name: str, number: int) -> None:
         """Let whoever waits for news of the partition look again, in all processes."""
         self._open.use(name, number, lambda entry: entry.log.news.tell())
@@ -579,6 +610,7 @@ class FilesEngine:
         from heliograph.log import redact
 
         self.check_writable()
+        self.relayed.cover(name)
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
         self.forget_batches(name, number)
@@ -698,6 +730,8 @@ class FilesEngine:
         if self._closed or self._forked:
             return
         self._committers.close()
+        if not self.read_only:
+            self.relayed.close()
         if self._syncer is not None:
             self._syncer.close()
         try:  # who published to a fenced log with durability `always` was told already

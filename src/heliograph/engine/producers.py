@@ -62,6 +62,7 @@ class Last(NamedTuple):
 class _Numbered(msgspec.Struct):
     producer: str = ""
     producerseq: str = ""
+    origin: str = ""
 
 
 _decode_state = msgspec.json.Decoder(ProducerState).decode
@@ -261,7 +262,7 @@ class Producers:
     def _largest(self, channel: str, number: int, producer: str, first: int, following: int) -> Last:
         """A producer's last message in a stretch of a partition."""
         pattern = b'"producer":' + msgspec.json.encode(producer)
-        largest = Last()
+        largest, station = Last(), self._engine.name
         cursor = LogCursor(self._engine.log(channel, number), first, self._disk)
         with contextlib.closing(cursor):
             while cursor.offset < following and (chunk := cursor.read()) is not None:
@@ -271,17 +272,18 @@ class Producers:
                     lines = list(enumerate(chunk.data.split(b"\n"), chunk.first))
                 else:
                     continue
-                found = [Last(_seq_in(line, producer), number, at) for at, line in lines if at < following]
+                found = [Last(_seq_in(line, producer, station), number, at) for at, line in lines if at < following]
                 largest = max(largest, *found)
         return largest
 
 
-def _seq_in(line: bytes, producer: str) -> int:
+def _seq_in(line: bytes, producer: str, station: str) -> int:
+    """The number of a line, if the producer is ours: another station's may have the same id."""
     if b'"producer":' not in line:
         return 0
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         found = _decode_line(line)
-        if found.producer == producer:
+        if found.producer == producer and found.origin.rpartition(".")[0] == station:
             return int(found.producerseq.partition("/")[2])
     return 0
 

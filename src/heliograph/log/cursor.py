@@ -366,9 +366,8 @@ class LogCursor:
         if entry is not None and entry.end <= goal.end:
             goal = _Checkpoint(entry.end, entry.next, entry.crc, entry.append_us)
         start, first = (before.end, before.next) if before else (0, self._segment.base)
-        place = self._log.place
         data = self._segment.read(start, goal.end - start)
-        found = lines.sort_out(data, first, place.station, place.number, goal.next)
+        found = lines.sort_out(data, first, self._log.place.home(), goal.next)
         wanted = [(offset, line) for offset, line in found.lines if self.offset <= offset < goal.next]
         missing = [
             Missing(max(low, self.offset), high, "damaged on disk")

@@ -295,13 +295,17 @@ class DataDirectory:
         self._sweep_orphans()
 
     def _sweep_orphans(self) -> None:
-        """Positions and producers of channels whose deletion was killed in the middle: a new one begins without."""
+        """What belongs to channels whose deletion was killed in the middle: a new one begins without."""
         known = set(self._names())
         for folder in (self.root / "subscriptions", self.root / "producers" / "channels"):
             with contextlib.suppress(FileNotFoundError):
                 for entry in self._disk.listdir(folder):
                     if entry not in known and os.path.isdir(folder / entry):
                         self._disk.remove_tree(folder / entry)
+        with contextlib.suppress(FileNotFoundError):
+            for entry in self._disk.listdir(self.root / "seen"):
+                if os.path.splitext(entry)[0] not in known:
+                    self._disk.unlink(self.root / "seen" / entry)
 
     def _names(self) -> list[str]:
         return channel.names(self.root, self._disk)

@@ -17,7 +17,7 @@ import msgspec
 from heliograph.clock import to_us
 from heliograph.disk import Disk
 from heliograph.limits import COPY_BYTES, INDEX_STRIDE_BYTES
-from heliograph.log import index, lines, segments
+from heliograph.log import index, lines, returned, segments
 from heliograph.log.index import Entry
 
 extend = google_crc32c.extend
@@ -38,6 +38,10 @@ class Place(NamedTuple):
     number: int
     quarantine: Path
 
+    def home(self) -> lines.Home:
+        """Which lines count themselves. Reads a file that is there only if own lines came back from elsewhere."""
+        return lines.Home(self.station, self.number, returned.load(self.directory))
+
 
 def event_times(data: bytes) -> tuple[int, int]:
     """Smallest and largest event time of some lines in µs; (0, 0) if none can be read."""
@@ -56,7 +60,7 @@ class IndexBuilder:
     """Cuts lines into index entries; used wherever an index is made from the lines alone."""
 
     def __init__(self, place: Place, base: int, entries: list[Entry], peak_us: int, append_us: int) -> None:
-        self._place = place
+        self._home = place.home()
         self.entries = entries
         last = entries[-1] if entries else None
         self.first = last.next if last else base
@@ -83,7 +87,7 @@ class IndexBuilder:
     def checked(self, data: bytes, following: int | None = None) -> tuple[int, int]:
         """The checksum of the segment up to the end of some lines, if all of them are intact, and the next offset."""
         crc = extend(self.crc, data)
-        found = lines.sort_out(data, self.first, self._place.station, self._place.number, following)
+        found = lines.sort_out(data, self.first, self._home, following)
         return crc ^ 1 if found.missing else crc, found.next
 
     def add_all(self, data: bytes) -> bytes:

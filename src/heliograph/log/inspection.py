@@ -169,7 +169,7 @@ def _sorted(position: int, data: bytes, first: int, place: Place, expected: int 
         following = first + len(pieces)
         if expected is None or expected == following:
             return Stretch(position, data, first, None, following, entry)
-    found = lines.sort_out(data, first, place.station, place.number, expected)
+    found = lines.sort_out(data, first, place.home(), expected)
     return Stretch(position, data, first, found, found.next, entry)
 
 
@@ -181,7 +181,7 @@ class _Judge:
 
     def __init__(self, state: Segment, place: Place, head: Fields | None) -> None:
         self.state = state
-        self._place = place
+        self._home = place.home()
         self._head = head
         self._crc = 0  # of the bytes so far
         self._claimed = 0  # what the index says it should be
@@ -256,9 +256,9 @@ class _Judge:
                 self._begin_batch(offset, line)
 
     def _begin_batch(self, offset: int, line: bytes) -> None:
-        own, mark = lines.origin_of(line), lines.batch_of(line)
-        if own is None or mark is None or own.station != self._place.station or own.offset != offset:
-            return  # a payload's own word, or a batch of another station
+        own, mark = self._home.native(line), lines.batch_of(line)
+        if own is None or mark is None or own.offset != offset:
+            return  # a payload's own word, or a batch of another log
         if not self.state.base <= mark[0] <= offset < sum(mark) <= self.state.following:
             self._complain(mark)
             return

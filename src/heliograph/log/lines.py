@@ -123,6 +123,21 @@ def origin_of(line: bytes) -> Place | None:
     return Place(station.decode("utf-8", "replace"), incarnation.decode(), int(partition), int(offset))
 
 
+class Home(NamedTuple):
+    """Which lines of a log were first published in it: they know their offset, and their batch marks are about it."""
+
+    station: str
+    partition: int
+    returned: frozenset[str] = frozenset()  # own incarnations that ended, of which lines came back from elsewhere
+
+    def native(self, line: bytes) -> Place | None:
+        """The origin of an intact line if that is this very log; None of a line that came from elsewhere."""
+        place = origin_of(line)
+        if place is None or place.station != self.station or place.partition != self.partition:
+            return None
+        return None if place.incarnation in self.returned else place
+
+
 def batch_of(line: bytes) -> tuple[int, int] | None:
     """First offset and count of the atomic batch that an intact line belongs to."""
     at = line.rfind(b',"origin":"', max(0, len(line) - TAIL_BYTES_MAX))
@@ -139,7 +154,7 @@ class Sorted(NamedTuple):
     whole: bool  # whether newlines alone still count the offsets correctly
 
 
-def sort_out(data: bytes, first: int, station: str, partition: int, expected_next: int | None = None) -> Sorted:
+def sort_out(data: bytes, first: int, home: Home, expected_next: int | None = None) -> Sorted:
     """Check every line of a stretch and give each intact one its offset.
 
     Damage may eat newlines or make new ones. Lines published here carry their own offset and set the count
@@ -159,8 +174,8 @@ def sort_out(data: bytes, first: int, station: str, partition: int, expected_nex
             continue
         if between:
             counted = offset + len(between)
-            place = origin_of(piece)
-            own = place.offset if place and place.station == station and place.partition == partition else counted
+            place = home.native(piece)
+            own = place.offset if place else counted
             actual = own if own >= offset else counted
             missing += _missing(between, offset, actual)
             whole = whole and actual == counted

@@ -59,7 +59,8 @@ def recover(place: Place, disk: Disk, trusted: Fields | None, now_us: int, *, wr
     finally:
         reader.close()
     start_position = builder.position
-    sifted = _believe(tail, trusted, builder.position) if trusted else _sift(tail, builder.first, place)
+    home = place.home()
+    sifted = _believe(tail, trusted, builder.position, home) if trusted else _sift(tail, builder.first, home)
     kept = sifted.kept
     if write and tail != kept:
         _set_aside(place, base, start_position, tail[len(kept) :] if sifted.whole else tail, disk)
@@ -101,7 +102,7 @@ class _Sifted(NamedTuple):
     next: int | None  # the offset after it, where that is known better than by counting
 
 
-def _believe(tail: bytes, trusted: Fields, start: int) -> _Sifted:
+def _believe(tail: bytes, trusted: Fields, start: int, home: lines.Home) -> _Sifted:
     """Up to `written` the head is believed, and readers tell of damage. Behind it stands what a dead writer left."""
     known = trusted.written - start
     pieces: list[bytes] = []
@@ -109,31 +110,37 @@ def _believe(tail: bytes, trusted: Fields, start: int) -> _Sifted:
         if not lines.intact(piece):
             break
         pieces.append(piece)
-    _drop_half_batch(pieces, trusted.next)
+    _drop_half_batch(pieces, trusted.next, home)
     kept = tail[:known] + b"".join([piece + b"\n" for piece in pieces])
     return _Sifted(kept, [], True, trusted.next + len(pieces))
 
 
-def _sift(tail: bytes, first: int, place: Place) -> _Sifted:
+def _sift(tail: bytes, first: int, home: lines.Home) -> _Sifted:
     """Nothing is believed but checksums."""
     pieces = tail.split(b"\n")
     pieces.pop()  # after the last newline: nothing, or half a line
     while pieces and not lines.intact(pieces[-1]):  # blank ones, too: only sealed segments have them
         pieces.pop()
-    _drop_half_batch(pieces, first)
-    blotted = _blot_half_batches(pieces, first)
+    _drop_half_batch(pieces, first, home)
+    blotted = _blot_half_batches(pieces, first, home)
     kept = b"".join([piece + b"\n" for piece in pieces])
-    found = lines.sort_out(kept, first, place.station, place.number)
+    found = lines.sort_out(kept, first, home)
     if not found.whole:
         kept = _normalised(found, first, lines.LOST)
     return _Sifted(kept, [(low, high) for low, high, _ in found.missing], found.whole and not blotted, None)
 
 
-def _members(pieces: list[bytes]) -> dict[tuple[int, int], list[int]]:
+def _batch_of(piece: bytes, home: lines.Home) -> tuple[int, int] | None:
+    """The atomic batch of a line. A mark that came from elsewhere is about the log it was made in."""
+    batch = lines.batch_of(piece)
+    return batch if batch is not None and home.native(piece) is not None else None
+
+
+def _members(pieces: list[bytes], home: lines.Home) -> dict[tuple[int, int], list[int]]:
     """Which of some lines belong to which atomic batch, by their numbers."""
     found: dict[tuple[int, int], list[int]] = {}
     for number, piece in enumerate(pieces):
-        if (batch := lines.batch_of(piece)) is not None and lines.intact(piece):
+        if (batch := _batch_of(piece, home)) is not None and lines.intact(piece):
             found.setdefault(batch, []).append(number)
     return found
 
@@ -144,18 +151,18 @@ def _wanted(batch: tuple[int, int], first: int) -> int:
     return count - max(0, min(count, first - begin))
 
 
-def _drop_half_batch(pieces: list[bytes], first: int) -> None:
+def _drop_half_batch(pieces: list[bytes], first: int, home: lines.Home) -> None:
     """Take away the atomic batch at the end unless all of it is there. It was never acknowledged."""
-    while pieces and (batch := lines.batch_of(pieces[-1])) is not None:
-        if len(_members(pieces)[batch]) >= _wanted(batch, first):
+    while pieces and (batch := _batch_of(pieces[-1], home)) is not None:
+        if len(_members(pieces, home)[batch]) >= _wanted(batch, first):
             return
-        while pieces and (lines.batch_of(pieces[-1]) == batch or not lines.intact(pieces[-1])):
+        while pieces and (_batch_of(pieces[-1], home) == batch or not lines.intact(pieces[-1])):
             pieces.pop()
 
 
-def _blot_half_batches(pieces: list[bytes], first: int) -> bool:
+def _blot_half_batches(pieces: list[bytes], first: int, home: lines.Home) -> bool:
     """The same in front of the end: their places stay, and readers are told of them."""
-    half = [members for batch, members in _members(pieces).items() if len(members) < _wanted(batch, first)]
+    half = [members for batch, members in _members(pieces, home).items() if len(members) < _wanted(batch, first)]
     for number in [number for members in half for number in members]:
         pieces[number] = lines.LOST
     return bool(half)

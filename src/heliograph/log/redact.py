@@ -90,7 +90,7 @@ def _clear_leftovers(directory: Path, base: int, disk: Disk) -> None:
 def _spans(data: bytes, place: indexing.Place, base: int, offsets: set[int], disk: Disk) -> list[tuple[int, int]]:
     """Position and length of lines. Those that damage (or a crash while blanking) reached are taken whole."""
     later = [known for known in segments.bases(place.directory, disk) if known > base]
-    found = lines.sort_out(data, base, place.station, place.number, later[0] if later else None)
+    found = lines.sort_out(data, base, place.home(), later[0] if later else None)
     spans: list[tuple[int, int]] = []
     at = 0
     for offset, line in found.lines:
@@ -127,10 +127,10 @@ def reindex(place: indexing.Place, base: int, disk: Disk) -> list[index.Entry]:
     segment = segments.open_segment(place.directory, base, disk)
     try:
         if old and old[-1].end == segment.size():
-            entries, crc = [], 0
+            entries, crc, home = [], 0, place.home()
             for entry in old:
                 data = segment.read(entry.position, entry.length)
-                found = lines.sort_out(data, entry.first, place.station, place.number, entry.next)
+                found = lines.sort_out(data, entry.first, home, entry.next)
                 # What is damaged stays damaged: a checksum that its bytes do not have makes readers look closer.
                 crc = indexing.extend(crc, data) ^ (1 if found.missing else 0)
                 entries.append(entry._replace(crc=crc))

@@ -50,7 +50,7 @@ def normalised(stretch: Stretch, limit: int) -> bytes:
     """The stretch with a blank line for each that is missing, as long as it was if that can be done."""
     if stretch.found is None and stretch.next <= limit:
         return stretch.data
-    found = stretch.found or lines.sort_out(stretch.data, stretch.first, "", -1)
+    found = stretch.found or lines.sort_out(stretch.data, stretch.first, lines.Home("", -1))
     kept = [(offset, line) for offset, line in found.lines if offset < limit]
     data = recovery._normalised(found._replace(lines=kept, next=min(found.next, limit)), stretch.first)
     blank = 0 if data.startswith(b"\n") else data.find(b"\n\n") + 1

@@ -29,6 +29,7 @@ from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_ownable
 from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
+from heliograph.station import links
 from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
@@ -39,6 +40,7 @@ from heliograph.station.info import (
     Trimmed,
     TypeInfo,
 )
+from heliograph.station.links import LinkInfo
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import find
@@ -73,17 +75,7 @@ def open_station(
     clock: Clock = SYSTEM_CLOCK,
     **settings: Any,
 ) -> Station:
-    """Open a data directory, making it if it is new.
-
-    ``config`` is a file (YAML or TOML), a mapping or a Config; keyword arguments win over it, for example
-    ``durability="interval"``. Close the station, or use it as a context manager.
-
-    >>> import heliograph as hg, tempfile
-    >>> with hg.open(tempfile.mkdtemp(), name="host1") as station:
-    ...     receipt = station.publish("alerts", {"message": "system problem!"}, key="cpu")
-    ...     [message.data for message in station.read("alerts")]
-    [{'message': 'system problem!'}]
-    """
+    """Open a data directory without its links: see ``heliograph.open``, which takes the same."""
     if path is not None:
         settings["data_dir"] = os.fspath(path)
     if name is not None:
@@ -128,6 +120,9 @@ class Station:
         self._pulled: set[Queue] = set()
         self._queues_made: Queues | None = None
         self._lock = threading.Lock()
+        self.on_close: list[Callable[[], None]] = []
+        """Called first when the station is closed: for what runs on top of it."""
+        self.live_links: Callable[[], list[LinkInfo]] | None = None
         self._opened_s = clock.monotonic()
         self._always = config.storage.durability == "always"
 
@@ -747,6 +742,14 @@ class Station:
             queues=self.queues(),
         )  # fmt: skip
 
+    @explaining("cannot look at the links")
+    def links(self) -> list[LinkInfo]:
+        """Every link to a hub, and every peer of this hub, as it is now; whichever process runs them."""
+        self.engine.check_open()
+        if self.live_links is not None:
+            return self.live_links()
+        return links.load(self.path, self.engine.disk)
+
     @explaining("cannot sync")
     def sync(self) -> None:
         """Make everything durable that this process has published (durability ``interval`` and ``os``)."""
@@ -762,6 +765,8 @@ class Station:
         """Stop the subscriptions after their current message, sync, and let go of the directory."""
         if self.engine.closed:
             return
+        while self.on_close:
+            self.on_close.pop()()
         with self._lock:
             live = list(self._subscriptions)
         for subscription in live:

@@ -106,6 +106,7 @@ class Tidying:
         if not plan.delete:
             return None
         engine.producers.cover(name)
+        engine.relayed.cover(name, {number: plan.delete[-1].next})
         freed = retention.delete(partition, plan.delete, engine.disk)
         messages = plan.delete[-1].next - plan.delete[0].base
         self.trimmed_messages += messages
@@ -130,6 +131,7 @@ class Tidying:
     def _compact(self, file: ChannelFile, partition: Partition) -> None:
         """By itself when it is worth it; at once when somebody asks."""
         self._engine.producers.cover(file.name)
+        self._engine.relayed.cover(file.name, {partition.place.number: partition.fields().base})
         done = compaction.compact_partition(self._engine, file, partition, forced=self._asked, going=self._going)
         if done is not None:
             self.compacted = self.compacted.plus(done)

@@ -1,0 +1,99 @@
+"""Asks a hub over whichever connection there is, again after a cut, and says how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from heliograph.client.keeper import Keeper
+from heliograph.client.line import Line, Lost
+from heliograph.errors import MessageTooLarge, OutcomeUnknown, Unreachable
+from heliograph.federation.asking import PUBLISH, WAIT_S, Publish, Published
+from heliograph.limits import LINK_CALLS_MAX
+from heliograph.message import Receipt
+
+ASKED_MAX: Final = LINK_CALLS_MAX // 2
+"""How many requests wait for their answers at once; others wait for their turn."""
+FLYING_BYTES_MAX: Final = 16 << 20
+"""How much may be on its way to the hub; less than what a hub lets wait."""
+
+
+class Asker:
+    """The requests of one client."""
+
+    def __init__(self, keeper: Keeper, timeout_s: float) -> None:
+        self._keeper = keeper
+        self.timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._turns = asyncio.Semaphore(ASKED_MAX)
+        self._room = asyncio.Condition()
+        self._flying = 0
+
+    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any]) -> tuple[Any, bytes]:
+        """Ask for something that may be asked any number of times."""
+        while True:
+            until = self._loop.time() + self.timeout_s
+            line = await self._keeper.line(until)
+            try:
+                async with asyncio.timeout_at(until + WAIT_S), self._turns:
+                    return await line.ask(name, head, kind)
+            except Lost:
+                continue
+            except TimeoutError:
+                raise Unreachable(f"the hub did not answer within {self.timeout_s + WAIT_S:g} s") from None
+
+    async def publish(self, channel: str, lines: list[bytes], ids: list[str], timeout_s: float | None) -> list[Receipt]:
+        """Publish a batch: once, however often it has to be sent."""
+        body = b"\n".join(lines)
+        until = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
+        async with self._room:
+            await self._room.wait_for(lambda: not self._flying or self._flying + len(body) <= FLYING_BYTES_MAX)
+            self._flying += len(body)
+        try:
+            published = await self._publish(channel, body, ids, until)
+        finally:
+            async with self._room:
+                self._flying -= len(body)
+                self._room.notify_all()
+        return [
+            Receipt(own_id, channel, partition, offset, published.duplicate)
+            for own_id, (partition, offset) in zip(ids, published.places, strict=True)
+        ]
+
+    async def _publish(self, channel: str, body: bytes, ids: list[str], until: float) -> Published:
+        asked_at: float | None = None
+        while True:
+            try:
+                line = await self._keeper.line(until)
+            except Unreachable as error:
+                if asked_at is None:
+                    raise
+                raise self._unknown(channel, ids, str(error)) from error
+            self._check_size(line, channel, body)
+            again_s = None if asked_at is None else self._loop.time() - asked_at
+            asked_at = self._loop.time() if asked_at is None else asked_at
+            try:
+                async with asyncio.timeout_at(until), self._turns:
+                    head = Publish(channel=channel, again_s=again_s)
+                    published: Published = (await line.ask(PUBLISH, head, Published, body))[0]
+                    return published
+            except Lost:
+                continue
+            except TimeoutError:
+                raise self._unknown(channel, ids, "it did not answer in time") from None
+
+    def _unknown(self, channel: str, ids: list[str], why: str) -> OutcomeUnknown:
+        several = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        return OutcomeUnknown(
+            f"message {ids[0]}{several} was sent to '{channel}' of the hub, but whether it was stored is not known: "
+            f"{why}. Read the channel before you publish it again"
+        )
+
+    def _check_size(self, line: Line, channel: str, body: bytes) -> None:
+        if len(body) + 1024 > line.body_bytes_max:
+            raise MessageTooLarge(
+                f"{len(body)} bytes for '{channel}' at once; the hub takes {line.body_bytes_max - 1024}. Publish "
+                "fewer messages at once, or a reference to the data instead"
+            )

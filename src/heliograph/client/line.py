@@ -1,0 +1,169 @@
+"""One connection of a client with a hub: a session, a socket, and the requests that wait for their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+import picows
+
+from heliograph.errors import HeliographError, ProtocolError
+from heliograph.federation import asking, events
+from heliograph.federation.fragments import Fragments
+from heliograph.federation.rules import Rules
+from heliograph.federation.session import Ours, Session
+from heliograph.federation.tlsfiles import Peer, TlsFiles
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class Lost(Exception):
+    """The connection ended before an answer came."""
+
+
+class Line(picows.WSListener):
+    """From the first byte to the last."""
+
+    _transport: picows.WSTransport
+
+    def __init__(self, ours: Ours, tls: TlsFiles) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._ours = ours
+        self._tls = tls
+        self._session: Session | None = None
+        self._fragments = Fragments(ours.frame_bytes)
+        self._answers: dict[int, asyncio.Future[bytes]] = {}
+        self._ticking: asyncio.TimerHandle | None = None
+        self.peer: Peer | None = None
+        self.error: HeliographError | None = None
+        """What is wrong with the hub's certificate."""
+        self.closed: events.Closed | None = None
+        self.up = asyncio.Event()
+        """It works, or is over."""
+        self.over = asyncio.Event()
+        self.began = self._loop.time()
+
+    # -- the socket -----------------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: picows.WSTransport) -> None:
+        """TLS and WebSocket are there; is it a hub that we believe?"""
+        self._transport = transport
+        try:
+            self.peer = self._tls.peer(transport.underlying_transport.get_extra_info("ssl_object"))
+        except HeliographError as error:
+            self.error = error
+            self._end(events.Closed(code="refused", reason=str(error), refusal="certificate"))
+            return
+        self._session = Session(self._ours, Rules(self.peer.name), clock=self._loop.time)
+        self._tick()
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        """Something arrived."""
+        if self._session is None or self.over.is_set():
+            return
+        if frame.msg_type == picows.WSMsgType.CLOSE:
+            transport.disconnect()
+        elif frame.msg_type in (picows.WSMsgType.BINARY, picows.WSMsgType.CONTINUATION):
+            try:
+                whole = self._fragments.whole(frame)
+            except ProtocolError as error:
+                self._step(self._session.fail(error))
+                return
+            if whole is not None:
+                self._step(self._session.receive(whole))
+
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002 - picows calls it so
+        """The connection is gone."""
+        self._end(events.Closed(code="lost", reason="the connection was lost"))
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _step(self, happened: Iterable[events.Event]) -> None:
+        assert self._session is not None
+        for event in happened:
+            match event:
+                case events.Greeted():
+                    self._step(self._session.accept())
+                case events.Established():
+                    self.up.set()
+                case events.Replied():
+                    self._answer(event)
+                case events.Called():
+                    self._session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
+                case events.Closed():
+                    self._flush()
+                    self._end(event)
+                case _:
+                    pass  # a client has no streams
+        self._flush()
+
+    def _answer(self, event: events.Replied) -> None:
+        answer = self._answers.pop(event.call, None)
+        if answer is None or answer.done():
+            return  # nobody waits for it any more
+        if event.error:
+            answer.set_exception(asking.error_of(event.error, event.message))
+        else:
+            answer.set_result(bytes(event.body))
+
+    def _flush(self) -> None:
+        if self._session is None or self.over.is_set():
+            return
+        for head, body in self._session.outgoing():
+            self._transport.send(picows.WSMsgType.BINARY, b"".join((head, body)) if len(body) else head)
+
+    def _tick(self) -> None:
+        if self._session is None or self.over.is_set():
+            return
+        self._step(self._session.tick())
+        pause = max(0.05, self._session.deadline() - self._loop.time())
+        self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)
+
+    def _end(self, event: events.Closed) -> None:
+        if self.over.is_set():
+            return
+        self.closed = event
+        self.over.set()
+        self.up.set()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(Lost(event.reason))
+        self._answers.clear()
+        self._transport.disconnect()
+
+    # -- for the client -------------------------------------------------------------------------------------------
+
+    @property
+    def working(self) -> bool:
+        """Whether something can be asked."""
+        return self.up.is_set() and not self.over.is_set()
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The largest body that the hub takes."""
+        return 0 if self._session is None else self._session.body_bytes_max
+
+    async def ask(self, name: str, head: msgspec.Struct, kind: type[_T], lines: bytes = b"") -> tuple[_T, bytes]:
+        """Ask, and wait for the answer; Lost if the connection ends first."""
+        if not self.working or self._session is None:
+            raise Lost("the connection is over")
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        number = self._session.calls.call(name, asking.encode(head, lines))
+        self._answers[number] = answer
+        self._flush()
+        return asking.decode(await answer, kind)
+
+    def bye(self) -> None:
+        """End in order."""
+        if self._session is not None and not self.over.is_set():
+            self._step(self._session.bye("the client leaves"))
+
+
+def text_of(closed: events.Closed | None) -> str:
+    """Why a connection ended, in words."""
+    return "" if closed is None else f"{closed.reason} {closed.upgrade}".strip()

@@ -1,0 +1,202 @@
+"""Lines that were first published elsewhere: read and checked in bulk, and why one of them cannot be stored.
+
+A thousand lines are checked with a few calls of C: one that decodes them, one checksum each, and one comparison of
+their ends with what the ends of consecutive lines of one origin must be. Only if something does not fit they are
+looked at one by one.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import chain
+from operator import attrgetter
+from typing import Annotated, Final, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from heliograph.clock import to_us
+from heliograph.errors import InvalidMessage, InvalidName
+from heliograph.log.lines import intact
+from heliograph.message import time_us
+from heliograph.names import check_name
+
+_value = google_crc32c.value
+_CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}')
+_TAIL: Final = re.compile(
+    rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
+)
+_INCARNATION: Final = re.compile(r"[0-9a-z]{1,32}")
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_origins: dict[str, str | None] = {}
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """What is looked at. Attributes that readers decode have to have their types; the payload is skipped."""
+
+    id: str
+    source: str
+    type: str
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+    channel: str
+    partitionkey: str | None = None
+    correlationid: str | None = None
+    traceparent: str | None = None
+    subject: str | None = None
+    data_base64: bytes | None = None
+
+
+_decoder = msgspec.json.Decoder(Envelope)
+_time_of = attrgetter("time")
+_channel_of = attrgetter("channel")
+
+
+class Run(NamedTuple):
+    """Consecutive lines of a batch that are consecutive at their origin, too."""
+
+    origin: str
+    partition: int
+    first: int
+    next: int
+    at: int  # which line of the batch is the first
+
+
+class Batch(NamedTuple):
+    """Lines that can be stored as they are."""
+
+    lines: Sequence[bytes]
+    data: bytes  # all of them, each with its newline
+    envelopes: list[Envelope]
+    runs: list[Run]
+    min_us: int  # smallest event time
+    max_us: int  # and largest
+
+    def part(self, numbers: Sequence[int]) -> Batch:
+        """Some of the lines; the runs are those of all."""
+        lines, envelopes = [self.lines[at] for at in numbers], [self.envelopes[at] for at in numbers]
+        times = list(map(_time_of, envelopes))
+        return Batch(lines, joined(lines), envelopes, self.runs, to_us(min(times)), to_us(max(times)))
+
+
+def station_of(origin: str) -> str | None:
+    """The station of an origin; None if the text is no origin.
+
+    >>> station_of("sensors.host2.k3f9q2"), station_of("../../x.k3f9q2"), station_of("host2")
+    ('sensors.host2', None, None)
+    """
+    if origin in _origins:
+        return _origins[origin]
+    station, dot, incarnation = origin.rpartition(".")
+    found: str | None = None
+    if dot and _INCARNATION.fullmatch(incarnation):
+        try:
+            found = check_name(station, "station")
+        except InvalidName:
+            found = None
+    if len(_origins) > 10_000:  # whoever sends garbage must not fill the memory
+        _origins.clear()
+    _origins[origin] = found
+    return found
+
+
+def joined(lines: Sequence[bytes]) -> bytes:
+    """The lines as they are stored, each with its newline."""
+    return b"\n".join([*lines, b""])
+
+
+def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> Batch | None:
+    """The lines, and the same as they are stored, as a batch; None if one of them cannot be stored: see ``why_not``.
+
+    The caller has seen to it that no line holds a newline.
+    """
+    if max(map(len, lines)) > bytes_max:
+        return None
+    try:
+        if not data.isascii():
+            data.decode()
+        envelopes: list[Envelope] = _decoder.decode_lines(data)
+    except _UNREADABLE:
+        return None
+    if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel}:
+        return None
+    crcs = [_value(line[:-_CRC_BYTES]) for line in lines]
+    runs = _one_run(lines, crcs) or _runs(lines, data, crcs)
+    if runs is None or None in {station_of(run.origin) for run in runs}:
+        return None
+    times = list(map(_time_of, envelopes))
+    try:
+        return Batch(lines, data, envelopes, runs, time_us(min(times)), time_us(max(times)))
+    except InvalidMessage:
+        return None
+
+
+def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
+    """The usual case: one origin, one after the other. Then all their ends are known from the first and the last."""
+    begin, end = _TAIL.search(lines[0] + b"\n"), _TAIL.search(lines[-1] + b"\n")
+    if not begin or not end or begin.group(1, 2) != end.group(1, 2):
+        return None
+    first, count = int(begin[3]), len(lines)
+    if int(end[3]) != first + count - 1:
+        return None
+    form = b',"origin":"%b","originseq":"%b/%%d","crc":"%%08x"}' % (begin[1].replace(b"%", b"%%"), begin[2])
+    at = 0
+    while at < count:  # as many digits, as many bytes
+        width = len(form % (first + at, 0))
+        more = min(count - at, 10 ** len(str(first + at)) - (first + at))
+        ends = b"".join([line[-width:] for line in lines[at : at + more]])
+        numbers = zip(range(first + at, first + at + more), crcs[at : at + more], strict=True)
+        if ends != (form * more) % tuple(chain.from_iterable(numbers)):
+            return None
+        at += more
+    return _named([(begin[1], begin[2], first, 0)], count)
+
+
+def _runs(lines: Sequence[bytes], data: bytes, crcs: list[int]) -> list[Run] | None:
+    """What each line says, where the lines of several origins are mixed or some are left out."""
+    count, tails = len(lines), _TAIL.findall(data)
+    if len(tails) != count:
+        return None
+    if struct.pack(f">{count}I", *crcs).hex().encode() != b"".join([line[-10:-2] for line in lines]):
+        return None
+    starts: list[tuple[bytes, bytes, int, int]] = []
+    before: tuple[bytes, bytes] = (b"", b"")
+    expected = -1
+    for at, (origin, partition, sequence) in enumerate(tails):
+        number = int(sequence)
+        if number != expected or before != (origin, partition):
+            before = (origin, partition)
+            starts.append((origin, partition, number, at))
+        expected = number + 1
+    return _named(starts, count)
+
+
+def _named(starts: list[tuple[bytes, bytes, int, int]], count: int) -> list[Run] | None:
+    runs: list[Run] = []
+    for (origin, partition, first, at), stop in zip(starts, [*[one[3] for one in starts[1:]], count], strict=True):
+        if not origin.isascii():
+            return None
+        runs.append(Run(origin.decode(), int(partition), first, first + stop - at, at))
+    return runs
+
+
+def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
+    """Why a line cannot be stored; None if it can."""
+    if len(line) > bytes_max:
+        return f"it has {len(line)} bytes, messages.max_bytes is {bytes_max} here"
+    if b"\n" in line or not intact(line):
+        return "its checksum does not fit: it was damaged on its way, or made by something else"
+    try:
+        line.decode()
+        envelope = _decoder.decode(line)
+        time_us(envelope.time)
+    except (*_UNREADABLE, InvalidMessage) as error:
+        return f"it is no message: {error}"
+    if envelope.channel != channel:
+        return f"it belongs to channel {envelope.channel[:200]!r}, not to '{channel}'"
+    tail = _TAIL.search(line + b"\n")
+    if tail is None or station_of(tail[1].decode()) is None:
+        return "it does not end with the origin, sequence and checksum that a station gives it"
+    return None

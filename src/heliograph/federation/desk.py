@@ -1,0 +1,140 @@
+"""Answers the requests of one connection: in order where that matters, and with a bound on what waits.
+
+Publishing is one after the other, so that what a client sends in order is stored in order. Reading may wait for news
+without holding a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
+from heliograph.federation import asking
+from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
+from heliograph.federation.counter import Counter
+from heliograph.federation.events import Called
+
+if TYPE_CHECKING:
+    from heliograph.federation.conversation import Conversation
+
+WAITING_BYTES_MAX: Final = 32 << 20
+"""How much one connection may ask to publish before anything of it is stored."""
+WATCHED_MAX: Final = 256
+"""Of how many channels one connection hears at once; of others within a second."""
+LOOK_S: Final = 1.0
+
+
+class Desk:
+    """The requests of one connection."""
+
+    def __init__(self, line: Conversation, counter: Counter) -> None:
+        self._line = line
+        self._counter = counter
+        self._loop = asyncio.get_running_loop()
+        self._publishing: deque[Called] = deque()
+        self._waiting_bytes = 0
+        self._watched: set[str] = set()
+        self._bells: dict[str, asyncio.Event] = {}
+
+    def asked(self, event: Called) -> None:
+        """A request came."""
+        if event.name == PUBLISH:
+            if self._publishing and self._waiting_bytes + len(event.body) > WAITING_BYTES_MAX:
+                self._fail(event.call, Busy(f"{self._waiting_bytes} bytes wait for the hub's disk; try again"))
+                return
+            self._publishing.append(event)
+            self._waiting_bytes += len(event.body)
+            if len(self._publishing) == 1:
+                self._line.spawn(self._publish_all())
+        else:
+            self._line.spawn(self._answer(event.call, self._other(event)))
+
+    def on_news(self, channel: str) -> None:
+        """A channel grew, was made, or is gone."""
+        bell = self._bells.pop(channel, None)
+        if bell is not None:
+            bell.set()
+
+    def close(self) -> None:
+        """Hear of nothing any more; in a thread."""
+        for channel in self._watched:
+            self._line.shared.news.unwatch(channel)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    async def _publish_all(self) -> None:
+        while self._publishing and not self._line.over.is_set():
+            event = self._publishing[0]
+            await self._answer(event.call, self._publish(event))
+            self._publishing.popleft()
+            self._waiting_bytes -= len(event.body)
+
+    async def _publish(self, event: Called) -> bytes:
+        ask, lines = asking.decode(event.body, asking.Publish)
+        published = await self._line.run(self._counter.publish, ask, lines, self._line.storer.rules)
+        pause = self._line.storer.quota.take(self._loop.time(), len(published.places), len(lines))
+        if pause > 0:
+            await self._line.pause(pause)
+        return asking.encode(published)
+
+    async def _other(self, event: Called) -> bytes:
+        rules = self._line.storer.rules
+        if event.name == FIND:
+            find, _ = asking.decode(event.body, asking.Find)
+            return asking.encode(await self._line.run(self._counter.find, find, rules))
+        if event.name == READ:
+            read, _ = asking.decode(event.body, asking.Read)
+            return await self._read(read)
+        if event.name == CHANNELS:
+            return asking.encode(await self._line.run(self._counter.channels, rules))
+        raise NotFound(f"there is no request {event.name!r} here")
+
+    async def _read(self, ask: asking.Read) -> bytes:
+        until = self._loop.time() + min(ask.wait_s, WAIT_S)
+        room = self._line.session.body_bytes_max - 64 * 1024  # beside the lines there is what is said of them
+        while not self._line.over.is_set():
+            bell = self._bell(ask.channel)
+            found = await self._line.run(self._counter.read, ask, self._line.storer.rules, room)
+            left = until - self._loop.time()
+            if found is not None:
+                return asking.encode(*found)
+            if left <= 0:
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), min(left, LOOK_S))
+        return asking.encode(asking.Page(incarnation=ask.incarnation))
+
+    def _bell(self, channel: str) -> asyncio.Event:
+        """Rings at the next news; to be had before looking whether there is anything."""
+        bell = self._bells.get(channel)
+        if bell is None:
+            bell = self._bells[channel] = asyncio.Event()
+        if channel not in self._watched and len(self._watched) < WATCHED_MAX:
+            self._watched.add(channel)
+            self._line.shared.news.watch(channel)
+        return bell
+
+    async def _answer(self, call: int, work: Any) -> None:
+        """Reply with what comes of it."""
+        try:
+            body: bytes = await work
+        except StationClosed:
+            return  # the connection ends, and the client asks again elsewhere
+        except HeliographError as error:
+            self._fail(call, error)
+        except OSError as error:
+            self._fail(call, StorageError(f"the hub's disk: {error.strerror or error}"))
+        else:
+            self._say(lambda: self._line.session.calls.reply(call, body))
+
+    def _fail(self, call: int, error: HeliographError) -> None:
+        self._say(lambda: self._line.session.calls.fail(call, asking.name_of(error), str(error)))
+
+    def _say(self, reply: Callable[[], None]) -> None:
+        if not self._line.over.is_set():
+            reply()
+            self._line.flush()

@@ -1,0 +1,144 @@
+"""What is to be seen of a station's links, from any process that has its directory open.
+
+Whoever runs the links holds ``DATA/links/lock`` and writes ``DATA/links/state.json``, once a second while something
+changes. Without a holder the file says how it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from heliograph.config import Link
+from heliograph.disk import Disk
+from heliograph.log.locks import FileLock
+from heliograph.patterns import Pattern, is_pattern
+
+LinkKind = Literal["hub", "peer", "client"]
+LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped"]
+
+DIRECTORY: Final = "links"
+STATE_FILE: Final = "state.json"
+LOCK_FILE: Final = "lock"
+
+
+class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One link as it is now: to a hub that this station dials, or from a peer that dials this one."""
+
+    name: str
+    """The other station, by its certificate; empty before a hub was reached for the first time."""
+    kind: LinkKind
+    """``hub``: this station dials it. ``peer``: it dials this station. ``client``: so does it, and keeps no log."""
+    address: str
+    state: LinkState
+    """``up``; ``connecting``; ``waiting`` until the next try; ``refused`` by one side, also waiting; ``absent``:
+    a peer that is not here; ``stopped``: no process runs the links."""
+    since: datetime
+    """When this state began."""
+    channels: list[str] = []
+    """The channels that are sent or arrive now."""
+    lag_messages: int = 0
+    """How many messages the other side has not acknowledged yet."""
+    lag_s: float = 0.0
+    """How long the oldest of them has been waiting."""
+    in_flight_bytes: int = 0
+    """What is on its way in either direction and not acknowledged."""
+    round_trip_ms: float = 0.0
+    reconnects: int = 0
+    """How often the link was made again since the links were started."""
+    refused: int = 0
+    """How many messages the other side refused since then; they are among the dead letters."""
+    parked: dict[str, str] = {}
+    """Channels that stand still, and why."""
+    certificate_days_left: float | None = None
+    """Of the other side's certificate."""
+    error: str = ""
+    """What went wrong last; empty when all is well."""
+
+
+class LinksState(msgspec.Struct, frozen=True, kw_only=True):
+    """state.json."""
+
+    pid: int
+    time: datetime
+    links: list[LinkInfo] = []
+
+
+_decode = msgspec.json.Decoder(LinksState).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def save(root: Path, state: LinksState, disk: Disk) -> None:
+    """Write the file. It is looked at, not relied on: nothing is synced."""
+    path = root / DIRECTORY / STATE_FILE
+    temporary = path.with_name(f"{STATE_FILE}.tmp-{os.getpid()}")
+    fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        disk.write_all(fd, _encode(state) + b"\n")
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, path)
+
+
+def load(root: Path, disk: Disk) -> list[LinkInfo]:
+    """Every link as its process last said; ``stopped`` if no process runs them."""
+    directory = root / DIRECTORY
+    try:
+        state = _decode(disk.read_file(directory / STATE_FILE))
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return []
+    if not running(root, disk):
+        return [
+            msgspec.structs.replace(link, state="stopped", since=max(link.since, state.time), in_flight_bytes=0)
+            for link in state.links
+        ]
+    return state.links
+
+
+class _Kept(msgspec.Struct):
+    positions: dict[str, int]
+
+
+_kept = msgspec.json.Decoder(_Kept).decode
+
+
+def positions(root: Path, channel: str, partition: int, disk: Disk) -> dict[str, int]:
+    """How far the other ends of links have come in a channel: for retention, which may wait for them."""
+    found: dict[str, int] = {}
+    for kind, words in (("hub", "link to"), ("peer", "link from")):
+        directory = root / DIRECTORY / kind
+        for name in disk.listdir(directory) if directory.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                try:
+                    kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
+                    found[f"{words} {name}"] = kept.positions.get(str(partition), 0)
+                except msgspec.MsgspecError:
+                    found[f"{words} {name}"] = 0
+    return found
+
+
+def unreached(hubs: Iterable[Link], channel: str, found: Iterable[str]) -> bool:
+    """Whether a hub that is to be sent a channel has never been reached; ``found``: what ``positions`` knows."""
+    meant = [hub for hub in hubs if any(_means(text, channel) for text in hub.publish)]
+    return len(meant) > sum(1 for reader in found if reader.startswith("link to "))
+
+
+def _means(text: str, channel: str) -> bool:
+    return Pattern(text).matches(channel) if is_pattern(text) else text == channel
+
+
+def running(root: Path, disk: Disk) -> bool:
+    """Whether some process runs the links of a directory."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = FileLock(root / DIRECTORY / LOCK_FILE, disk, create=False)
+        try:
+            return not lock.free()
+        finally:
+            lock.release()
+    return False

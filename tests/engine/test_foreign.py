@@ -1,0 +1,79 @@
+"""Reading many lines at once comes to the same as looking at each."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.engine import foreign
+from heliograph.engine.foreign import Run
+from tests.arrivals import HOST2, identity, line, lines, sealed
+
+BYTES_MAX = 10_000
+GOOD = st.builds(
+    line, st.integers(0, 120), st.sampled_from([HOST2, "host3.b1", "a.b.c.d9"]), st.integers(0, 12),
+    data=st.sampled_from([b"1", b'"\xc3\xa4"', b'"\\u00e4"', b"null", b'{"origin":"x.y","originseq":"0/1"}']),
+)  # fmt: skip
+
+
+def spoilt(good: bytes, at: int, how: int, byte: int) -> bytes:
+    """A line with a byte changed, left out or added; perhaps with a checksum that fits all the same."""
+    at %= len(good)
+    changed = [
+        good[:at] + bytes([byte]) + good[at + 1 :], good[:at] + good[at + 1 :], good[:at] + bytes([byte]) + good[at:]
+    ][how % 3]  # fmt: skip
+    return sealed(changed[:-18]) if how > 2 else changed
+
+
+BAD = st.builds(spoilt, GOOD, st.integers(0, 1000), st.integers(0, 5), st.integers(0, 255))
+
+
+@given(st.lists(st.one_of(GOOD, BAD, st.binary(max_size=40)), min_size=1, max_size=8))
+def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -> None:
+    reasons = [foreign.why_not("alerts", one, BYTES_MAX) for one in batch]
+    data = foreign.joined(batch)
+    found = foreign.read("alerts", batch, data, BYTES_MAX) if data.count(b"\n") == len(batch) else None
+    assert (found is None) == any(reasons)
+    left = [one for one, why in zip(batch, reasons, strict=True) if why is None]
+    if left:
+        found = foreign.read("alerts", left, foreign.joined(left), BYTES_MAX)
+        assert found is not None
+        assert [(run.origin, run.partition, seq) for run in found.runs for seq in range(run.first, run.next)] == [
+            identity(one) for one in left
+        ]
+        assert [run.at for run in found.runs] == sorted({run.at for run in found.runs})
+        assert foreign.station_of(found.runs[0].origin)
+
+
+@given(st.integers(0, 2000), st.integers(1, 300), st.data())
+def test_consecutive_lines_are_one_run(first: int, count: int, data: st.DataObject) -> None:
+    batch = lines(first, first + count)
+    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    assert found is not None
+    assert found.runs == [Run(HOST2, 0, first, first + count, 0)]
+    at = data.draw(st.integers(0, count - 1))
+    batch[at] = line(first + at, "host3.b1")
+    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    assert found is not None
+    assert len(found.runs) == (1 if count == 1 else 2 if at in (0, count - 1) else 3)
+
+
+def test_a_swap_in_the_middle_is_noticed() -> None:
+    batch = lines(0, 10)
+    batch[4], batch[5] = batch[5], batch[4]
+    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    assert found is not None
+    assert [(run.first, run.next, run.at) for run in found.runs] == [(0, 4, 0), (5, 6, 4), (4, 5, 5), (6, 10, 6)]
+
+
+def test_times_of_a_part_are_its_own() -> None:
+    batch = lines(0, 50)
+    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    assert found is not None
+    part = found.part([7, 20, 9])
+    assert part.lines == [batch[7], batch[20], batch[9]]
+    assert part.data == foreign.joined(part.lines)
+    assert found.min_us < part.min_us < part.max_us < found.max_us
+    alone = foreign.read("alerts", part.lines, part.data, BYTES_MAX)
+    assert alone is not None
+    assert (alone.min_us, alone.max_us) == (part.min_us, part.max_us)
