@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
+TASKS_MAX: Final = 20_000
+"""A peer that has more under way at once is dropped: all its channels may be, and some more."""
 FRAGMENTS_MAX: Final = 10_000
 ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
@@ -359,6 +361,8 @@ class Conversation(picows.WSListener):
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if len(self._tasks) > TASKS_MAX:
+            self.drop("the other side asks for too much at once")
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
