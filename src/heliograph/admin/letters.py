@@ -38,6 +38,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     queue: str | None = None
     worker: str | None = None
+    peer: str | None = None
+    """Who refused it, if that was the other end of a link."""
 
     @property
     def original_id(self) -> str | None:
@@ -130,6 +132,7 @@ def to_letter(message: Message) -> DeadLetter:
         group=_string(data, "group") or None,
         queue=_string(data, "queue") or None,
         worker=_string(data, "worker") or None,
+        peer=_string(data, "peer") or None,
     )
 
 

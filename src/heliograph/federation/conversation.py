@@ -39,6 +39,8 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
+TASKS_MAX: Final = 20_000
+"""A peer that has more under way at once is dropped: all its channels may be, and some more."""
 ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
 """How long the last words may take."""
@@ -250,6 +252,11 @@ class Conversation(picows.WSListener):
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels)
 
+    def look_for_asked(self) -> None:
+        """Send once more what somebody asked for."""
+        if self.established_at is not None and not self.over.is_set():
+            self.spawn(self.sender.look_for_asked())
+
     def on_news(self, channel: str, ends: dict[int, int] | None) -> None:
         """A channel grew; None: it is gone."""
         if self.peer is not None and not self.over.is_set():
@@ -346,6 +353,8 @@ class Conversation(picows.WSListener):
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if len(self._tasks) > TASKS_MAX:
+            self.drop("the other side asks for too much at once")
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -148,7 +148,7 @@ class Federation:
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heliograph-link")
         news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
         self._engine.channel_news.listen(self._channel_came)
-        watching = self._tls.watch(lambda: self._call(self._look))
+        watching = self._tls.watch(lambda: self._call(self._on_new_files))
         self._loop = loop
         try:
             await self._begin(Shared(self._station, pool, news))
@@ -243,6 +243,8 @@ class Federation:
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
+            for conversation in self.conversations():
+                conversation.look_for_asked()
             for conversation in self.conversations() if new else ():
                 conversation.offer(sorted(new))
 
@@ -251,6 +253,11 @@ class Federation:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _on_new_files(self) -> None:
+        self._look()
+        for link in self._links.values():
+            link.hurry()
 
     def _look(self) -> None:
         if self._hub is not None:
@@ -288,6 +295,7 @@ class Federation:
                 self._links[address] = self._make_link(rules)
             elif self._links[address].rules != rules:
                 self._links[address].reload(rules)
+            self._links[address].hurry()  # whoever was refused may be welcome now
         self._engine.audit.write("links-reloaded")
         logger.info("the rules of the links were loaded anew")
 

@@ -15,7 +15,7 @@ from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
-from heliograph.station import compaction
+from heliograph.station import compaction, links
 from heliograph.station.info import Trimmed
 from heliograph.station.mailbox import sweep
 
@@ -102,6 +102,7 @@ class Tidying:
         }
         for wildcard in engine.wildcards.hearing(name) - positions.keys():
             positions[wildcard] = fields.first  # it has not noticed this channel yet
+        positions |= links.positions(engine, name, number, fields.first)
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
