@@ -22,6 +22,7 @@ SUBJECTS = (
     "subscribing",
     "latency",
     "producers",
+    "arrivals",
     "groups",
     "queues",
     "nats",

@@ -347,6 +347,31 @@ def test_a_checkpoint_is_on_disk_before_a_segment_goes(opened: Opener, root: Pat
     assert ("sync_directory", "seen") in kinds[:gone]
 
 
+def test_a_checkpoint_is_written_after_what_it_covers_is_synced(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    station = opened(disk=disk, durability="interval", sync_interval_ms=60_000)
+    relayed(station).append(CHANNEL, lines(0, 10))
+    disk.recording = True
+    relayed(station).cover(CHANNEL)
+    kinds = [(kind, Path(path).name.split(".tmp")[0]) for kind, path in disk.journal]
+    assert ("fdatasync", "00000000000000000000.jsonl") in kinds[: kinds.index(("rename", f"{CHANNEL}.json"))]
+
+
+def test_who_compacts_writes_down_what_a_dead_process_had_received(opened: Opener, root: Path) -> None:
+    received = opened(segment_bytes=4096)
+    received.create_channel(CHANNEL, retention_compact=True)
+    for first in range(0, 60, 10):
+        relayed(received).arrive(CHANNEL, [keyed(seq, "same") for seq in range(first, first + 10)])
+    received._upkeep.close()
+    received.engine.abandon()
+    with opened() as station:
+        station.trim(CHANNEL)
+    left = stored(root)
+    assert len(left) < 30
+    assert relayed(opened()).arrive(CHANNEL, [keyed(seq, "same") for seq in range(60)]).duplicates == 60
+    assert stored(root) == left
+
+
 def test_what_was_compacted_or_redacted_is_not_stored_again(opened: Opener, root: Path) -> None:
     with opened(segment_bytes=4096) as station:
         station.create_channel(CHANNEL, retention_compact=True)
@@ -390,7 +415,8 @@ def test_own_lines_of_an_earlier_life_are_known_if_they_are_here(opened: Opener,
     copy = opened(tmp_path / "copy")
     assert relayed(copy).arrive(CHANNEL, mine).duplicates == 5
     copy.publish(CHANNEL, "new life")
-    assert len({one[0] for one in held(tmp_path / "copy")}) == 2
+    before = identities(root)[0][0]
+    assert relayed(copy).seen(CHANNEL).to_json() == {before: {"0": [[0, 5]]}, own(copy): {"0": [[5, 6]]}}
 
 
 def test_own_lines_that_were_lost_are_taken_back(opened: Opener, root: Path, tmp_path: Path) -> None:
@@ -507,6 +533,29 @@ def test_what_a_killed_deletion_left_is_not_believed(opened: Opener, root: Path)
     station.close()
     checkpoint(root).write_bytes(left)
     assert relayed(opened()).arrive(CHANNEL, lines(0, 20)).appended == 15
+
+
+def test_a_checkpoint_of_an_earlier_channel_of_that_name_is_not_believed(opened: Opener, root: Path) -> None:
+    """Though the line by which it could be told apart is redacted."""
+    with opened() as station:
+        relayed(station).arrive(CHANNEL, lines(0, 3))
+        left = checkpoint_of(station)
+        station.delete_channel(CHANNEL)
+        receipts = [station.publish(CHANNEL, number) for number in range(5)]
+        station.redact(receipts[2].id)
+    (root / "seen" / f"{CHANNEL}.lock").touch()
+    checkpoint(root).write_bytes(left)
+    assert relayed(opened()).arrive(CHANNEL, lines(0, 3)).appended == 3
+
+
+def test_lines_are_not_counted_to_a_life_that_is_over(opened: Opener, root: Path) -> None:
+    station, other = opened(), opened()
+    relayed(station).arrive(CHANNEL, lines(0, 10))
+    other.delete_channel(CHANNEL)
+    other.create_channel(CHANNEL)
+    arrival = relayed(station).arrive(CHANNEL, lines(10, 12))
+    assert (arrival.appended, arrival.incarnation) == (2, station.channel(CHANNEL).incarnation)
+    assert relayed(station).seen(CHANNEL).to_json() == {HOST2: {"0": [[10, 12]]}}
 
 
 def checkpoint_of(station: Station) -> bytes:
@@ -727,7 +776,7 @@ def test_one_partition_fails_and_the_other_is_not_doubled(opened: Opener, root: 
 def test_a_checkpoint_that_cannot_be_written_costs_no_arrival(
     opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.engine.relayed.SEEN_SAVE_BYTES", 1000)
+    monkeypatch.setattr("heliograph.limits.SEEN_SAVE_BYTES", 1000)
     disk = FaultyDisk()
     station = opened(disk=disk)
     disk.fail("rename", errno.ENOSPC, path="seen", times=100)

@@ -443,6 +443,25 @@ def test_of_two_that_revoke_at_once_neither_is_forgotten(pki: Pki) -> None:
     assert number_of(crl(pki)) == 31
 
 
+def test_who_revokes_in_the_middle_of_another_waits_for_it(pki: Pki) -> None:
+    disk = FaultyDisk()
+    first, second = Authority(pki.ca, disk=disk), pki.authority()
+    real = disk.fdatasync
+    other = threading.Thread(target=lambda: second.revoke([2000]), daemon=True)
+
+    def meddle(fd: int) -> None:
+        if not other.ident:  # the first has read the list, and has not written it yet
+            other.start()
+            other.join(0.3)
+        real(fd)
+
+    disk.fdatasync = meddle  # type: ignore[method-assign, assignment]
+    assert first.revoke([1000]).number == 2
+    other.join(30)
+    assert {entry.serial for entry in listed(crl(pki))} == {1000, 2000}
+    assert number_of(crl(pki)) == 3
+
+
 def test_root_does_not_take_a_station_s_key_away_from_it(pki: Pki) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")

@@ -150,7 +150,7 @@ def die_at_every_call(tmp_path: Path, story: Callable[[Station], None], durabili
 
 @pytest.fixture
 def _saved_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.engine.relayed.SEEN_SAVE_BYTES", 3000)
+    monkeypatch.setattr("heliograph.limits.SEEN_SAVE_BYTES", 3000)
 
 
 @pytest.mark.usefixtures("_saved_often")

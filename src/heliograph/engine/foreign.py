@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Final, NamedTuple
 
@@ -119,9 +120,10 @@ def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> B
         envelopes: list[Envelope] = _decoder.decode_lines(data)
     except _UNREADABLE:
         return None
-    if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel} or not _intact(lines):
+    if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel}:
         return None
-    runs = _one_run(lines) or _runs(data, len(lines))
+    crcs = [_value(line[:-_CRC_BYTES]) for line in lines]
+    runs = _one_run(lines, crcs) or _runs(lines, data, crcs)
     if runs is None or None in {station_of(run.origin) for run in runs}:
         return None
     times = list(map(_time_of, envelopes))
@@ -131,36 +133,33 @@ def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> B
         return None
 
 
-def _intact(lines: Sequence[bytes]) -> bool:
-    """Whether each line carries the checksum of its own bytes. Where it stands is the next one's concern."""
-    found = struct.pack(f">{len(lines)}I", *[_value(line[:-_CRC_BYTES]) for line in lines])
-    return found.hex().encode() == b"".join([line[-10:-2] for line in lines])
-
-
-def _one_run(lines: Sequence[bytes]) -> list[Run] | None:
+def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
     """The usual case: one origin, one after the other. Then all their ends are known from the first and the last."""
     begin, end = _TAIL.search(lines[0] + b"\n"), _TAIL.search(lines[-1] + b"\n")
     if not begin or not end or begin.group(1, 2) != end.group(1, 2):
         return None
     first, count = int(begin[3]), len(lines)
-    if int(end[3]) != first + count - 1 or {line[-2:] for line in lines} != {b'"}'}:
+    if int(end[3]) != first + count - 1:
         return None
-    form = b',"origin":"%b","originseq":"%b/%%d","crc":"' % (begin[1].replace(b"%", b"%%"), begin[2])
+    form = b',"origin":"%b","originseq":"%b/%%d","crc":"%%08x"}' % (begin[1].replace(b"%", b"%%"), begin[2])
     at = 0
     while at < count:  # as many digits, as many bytes
-        width = len(form % (first + at)) + 10
+        width = len(form % (first + at, 0))
         more = min(count - at, 10 ** len(str(first + at)) - (first + at))
-        ends = b"".join([line[-width:-10] for line in lines[at : at + more]])
-        if ends != (form * more) % tuple(range(first + at, first + at + more)):
+        ends = b"".join([line[-width:] for line in lines[at : at + more]])
+        numbers = zip(range(first + at, first + at + more), crcs[at : at + more], strict=True)
+        if ends != (form * more) % tuple(chain.from_iterable(numbers)):
             return None
         at += more
     return _named([(begin[1], begin[2], first, 0)], count)
 
 
-def _runs(data: bytes, count: int) -> list[Run] | None:
+def _runs(lines: Sequence[bytes], data: bytes, crcs: list[int]) -> list[Run] | None:
     """What each line says, where the lines of several origins are mixed or some are left out."""
-    tails = _TAIL.findall(data)
+    count, tails = len(lines), _TAIL.findall(data)
     if len(tails) != count:
+        return None
+    if struct.pack(f">{count}I", *crcs).hex().encode() != b"".join([line[-10:-2] for line in lines]):
         return None
     starts: list[tuple[bytes, bytes, int, int]] = []
     before: tuple[bytes, bytes] = (b"", b"")

@@ -15,28 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
 import msgspec
 
+from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Batch, Run, station_of
-from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated, identities
+from heliograph.engine.knowledge import End, Knowledge, Outdated, identities
+from heliograph.engine.known import KnownChannels
 from heliograph.errors import Busy, HeliographError, NotFound, StorageError
-from heliograph.limits import SEEN_SAVE_BYTES
 from heliograph.log import channel as channels
 from heliograph.log import returned
 from heliograph.log.cursor import LogCursor, LogCut
 from heliograph.log.groups import Relay
 from heliograph.log.held import ChannelGone
-from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.names import check_name
 from heliograph.seen import IntervalSet, Key, SeenSet
@@ -64,23 +61,12 @@ class _NewLife(HeliographError):
     """Said under the append lock: the channel lives anew."""
 
 
-class _State:
-    """One channel, as this process has it."""
-
-    def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self.known: Knowledge | None = None
-        self.doubtful = False  # something failed between an append and its mark
-
-
 class Relayed:
     """Arrivals in one data directory."""
 
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
-        self._checkpoints = Checkpoints(engine)
-        self._token = f"process {os.getpid()} {os.urandom(8).hex()}"
-        self._states: dict[str, _State] = {}
+        self._channels = KnownChannels(engine)
 
     # -- lines come in ------------------------------------------------------------------------------------------
 
@@ -108,13 +94,13 @@ class Relayed:
         if batch is None:
             return Arrival(channel=channel, refused=refused)
         for attempt in range(_TRIES):
-            if attempt or channel not in self._states:
+            if attempt or channel not in self._channels:
                 self._engine.ensure(channel)
             try:
-                with self._known(channel, appending=True) as known:
+                with self._channels.known(channel, appending=True) as known:
                     return self._append(channel, known, batch, refused)
             except (Outdated, _NewLife, LogCut, ChannelGone, NotFound):
-                self._forget(channel)
+                self._channels.forget(channel)
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def confirm(self, arrival: Arrival) -> None:
@@ -134,13 +120,14 @@ class Relayed:
             if doubt and engine.incarnation(channel) != arrival.incarnation:
                 raise Outdated
         except (StorageError, Outdated):
-            self._forget(channel)
+            self._channels.forget(channel)
             raise
         except NotFound:
-            self._forget(channel)
+            self._channels.forget(channel)
             raise Outdated from None
 
     def _read(self, channel: str, lines: Sequence[bytes] | bytes) -> tuple[Batch | None, list[tuple[int, str]]]:
+        single = True  # whether each is one line
         if isinstance(lines, bytes):
             data, lines = lines, lines.split(b"\n")
             if lines[-1]:
@@ -149,10 +136,11 @@ class Relayed:
                 lines.pop()
         else:
             data = foreign.joined(lines)
+            single = data.count(b"\n") == len(lines)
         if not lines:
             return None, []
         bytes_max = self._engine.config.messages.max_bytes
-        batch = foreign.read(channel, lines, data, bytes_max) if data.count(b"\n") == len(lines) else None
+        batch = foreign.read(channel, lines, data, bytes_max) if single else None
         if batch is not None:
             return batch, []
         reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
@@ -187,8 +175,8 @@ class Relayed:
             for first, following in wanted:
                 last = batch.envelopes[run.at + following - 1 - run.first].id
                 known.add(run.origin, run.partition, first, following, last)
-        if known.unsaved_bytes > SEEN_SAVE_BYTES:
-            self._save(channel, known)
+        if known.unsaved_bytes > limits.SEEN_SAVE_BYTES:
+            self._channels.save(channel, known)
         return arrival
 
     def _put(self, channel: str, number: int, known: Knowledge, group: Relay) -> int:
@@ -306,39 +294,38 @@ class Relayed:
 
         ``never``: their origin itself says that it gave them to no message; they are as good as seen.
         """
-        with self._known(channel) as known:
+        with self._channels.known(channel) as known:
             (known.seen if never else known.gaps).add(origin, partition, first, following)
             known.saved = []  # to be written down, when convenient: what is forgotten is told again
 
     def cover(self, channel: str, ends: dict[int, int] | None = None) -> None:
         """Lines are about to be removed, those before ``ends`` or any: what they were must not be forgotten."""
-        if not self._lock_path(channel).exists():
+        if not self._channels.lock_path(channel).exists():
             return  # nothing ever arrived
-        with self._known(channel) as known:
+
+        def written(known: Knowledge) -> None:
             saved = known.saved
             if ends is None or any(len(saved) <= number or saved[number] < end for number, end in ends.items()):
                 with explaining(f"cannot write down what channel '{channel}' has seen"):
-                    self._checkpoints.save(channel, known)
+                    self._channels.checkpoints.save(channel, known)
+
+        self._told(channel, written)
 
     def forget_channel(self, channel: str) -> None:
         """The channel is deleted. Its lock stays: somebody may be waiting for it."""
-        self._forget(channel)
+        self._channels.forget(channel)
         with contextlib.suppress(FileNotFoundError):
-            self._engine.disk.unlink(self._checkpoints.path(channel))
+            self._engine.disk.unlink(self._channels.checkpoints.path(channel))
 
     def close(self) -> None:
-        """Spare the next process reading what this one has read; nothing is lost if that fails."""
-        for channel, state in list(self._states.items()):
-            known = state.known
-            if known is not None and known.saved != known.covered and not state.doubtful:
-                with contextlib.suppress(HeliographError, OSError, Outdated), self._known(channel) as found:
-                    self._checkpoints.save(channel, found)
+        """Spare the next process reading what this one has read."""
+        self._channels.close()
 
     def _told(self, channel: str, told: Callable[[Knowledge], _T]) -> _T:
         engine = self._engine
         for _ in range(_TRIES):
             try:
-                with self._known(channel) as known:
+                with self._channels.known(channel) as known:
                     if not engine.read_only:
                         for number in range(len(known.covered)):
                             known.pass_over(number, engine.write(channel, number, _sync_all))
@@ -347,7 +334,7 @@ class Relayed:
                         return answer
             except (Outdated, LogCut, ChannelGone):
                 pass
-            self._forget(channel)
+            self._channels.forget(channel)
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def _last_own(self, channel: str, number: int, known: Knowledge) -> End | None:
@@ -366,74 +353,6 @@ class Relayed:
                 return found
             end, reach = start, reach * 8
         return known.ends.get((known.origin, number))
-
-    # -- the lock --------------------------------------------------------------------------------------------------
-
-    def _lock_path(self, channel: str) -> Path:
-        return self._checkpoints.root / f"{check_name(channel)}.lock"
-
-    @contextlib.contextmanager
-    def _known(self, channel: str, *, appending: bool = False) -> Iterator[Knowledge]:
-        """Hold the channel's arrivals lock, knowing everything that its log holds."""
-        if self._engine.read_only:
-            yield self._learnt(channel, None)
-            return
-        self._engine.check_writable()
-        state = self._states.setdefault(channel, _State())
-        with state.mutex, self._locked(channel) as lock:
-            mine = lock.noted() == self._token
-            if state.known is None or state.doubtful or not mine:
-                state.known = self._learnt(channel, state.known)
-            if appending and not mine:
-                self._sign(lock)
-            state.doubtful = True
-            yield state.known
-            state.doubtful = False
-
-    @contextlib.contextmanager
-    def _locked(self, channel: str) -> Iterator[FileLock]:
-        engine, path = self._engine, self._lock_path(channel)
-        with explaining(f"cannot take the arrivals lock of channel '{channel}'"):
-            if not path.parent.exists():
-                path.parent.mkdir(exist_ok=True)
-                engine.disk.sync_directory(engine.root)
-            lock = FileLock(path, engine.disk)
-        try:
-            lock.exclusive_unnoted(engine.clock, engine.config.publishing.busy_timeout_s)
-            yield lock
-        finally:
-            lock.release()
-
-    def _sign(self, lock: FileLock) -> None:
-        """Say who appends, before it does: whoever finds another name looks at the log first."""
-        lock.note(self._token)
-        if lock.noted() not in (self._token, ""):
-            raise StorageError(f"{lock.path} cannot be written. Nothing was stored; 'helio doctor' checks the disk.")
-
-    def _learnt(self, channel: str, known: Knowledge | None) -> Knowledge:
-        """What there is to know: from what was known before, or from the checkpoint, and from the log."""
-        file = self._engine.describe(channel)
-        if known is None or (known.incarnation, known.created) != (file.incarnation, file.created):
-            known = self._checkpoints.load(channel, file)
-        self._checkpoints.catch_up(channel, known)
-        if known.unsaved_bytes > SEEN_SAVE_BYTES and not self._engine.read_only:
-            self._save(channel, known)
-        return known
-
-    def _save(self, channel: str, known: Knowledge) -> None:
-        """Now and then, so that there is not too much to read after a restart. What fails is tried again later."""
-        try:
-            self._checkpoints.save(channel, known)
-        except (HeliographError, OSError) as error:
-            logger.warning("cannot write down what channel '%s' has seen: %s", channel, error)
-            known.unsaved_bytes = 0
-
-    def _forget(self, channel: str) -> None:
-        """Know nothing any more: the next who asks reads the checkpoint and the log."""
-        state = self._states.get(channel)
-        if state is not None:
-            with state.mutex:
-                state.known = None
 
 
 def _numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:
