@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk
@@ -43,8 +45,26 @@ def open_linked(
         try:
             from heliograph.federation.service import Federation
 
-            Federation(station).start()
+            Federation(station, _source(config, name, path, settings)).start()
         except BaseException:
             station.close()
             raise
     return station
+
+
+def _source(
+    config: Config | Mapping[str, Any] | str | os.PathLike[str] | None,
+    name: str | None,
+    path: str | os.PathLike[str] | None,
+    settings: dict[str, Any],
+) -> tuple[Path, Callable[[], Config]] | None:
+    """The configuration file, and how to read it again with the same arguments; None if there is none."""
+    file = os.environ.get(configs.ENV_FILE) if config is None else config
+    if not isinstance(file, str | os.PathLike) or not file:
+        return None
+    given = dict(settings)
+    if path is not None:
+        given["data_dir"] = os.fspath(path)
+    if name is not None:
+        given["name"] = name
+    return Path(file), lambda: configs.load(file, **given)

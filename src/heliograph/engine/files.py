@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -540,6 +540,30 @@ class FilesEngine:
             raise ChannelGone(f"{entry.log.place.directory} was deleted")
         if self._always:
             self._settle(entry)  # its writer may never sync by itself
+
+    def listen(self, name: str, number: int, bell: Any, *, settle: bool = False) -> int:
+        """Have ``bell.release()`` called, from any thread and once, when the partition has news.
+
+        Returns where it ends now. To be called again after each ring, and every second: other processes forget that
+        somebody listens here, and the partition may be closed for room.
+        """
+
+        def listen(entry: OpenPartition) -> int:
+            news = entry.log.news
+            self._watcher.watch(news.path, news.wake)
+            news.disarm(bell)
+            news.arm(bell)
+            if settle and self._always:
+                self._settle(entry)  # its writer may never sync by itself
+            return entry.log.limit().next
+
+        return self._open.use(name, number, listen)
+
+    def unlisten(self, name: str, number: int, bell: Any) -> None:
+        """Ring no more."""
+        entry = self._open.known.get((name, number))
+        if entry is not None:
+            entry.log.news.disarm(bell)
 
     def tell(self, name: str, number: int) -> None:
         """Let whoever waits for news of the partition look again, in all processes."""

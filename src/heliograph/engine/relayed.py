@@ -83,16 +83,21 @@ class Relayed:
                 return arrival
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
-    def append(self, channel: str, lines: Sequence[bytes] | bytes) -> Arrival:
+    def append(
+        self, channel: str, lines: Sequence[bytes] | bytes, check: Callable[[Batch], None] | None = None
+    ) -> Arrival:
         """The first half of ``arrive``: written, and not to be acknowledged before ``confirm``.
 
-        For whoever syncs once for several of them.
+        For whoever syncs once for several of them. ``check`` sees what can be stored, and raises if it must not be:
+        before anything is written.
         """
         self._engine.check_writable()
         check_name(channel)
         batch, refused = self._read(channel, lines)
         if batch is None:
             return Arrival(channel=channel, refused=refused)
+        if check is not None:
+            check(batch)
         for attempt in range(_TRIES):
             if attempt or channel not in self._channels:
                 self._engine.ensure(channel)

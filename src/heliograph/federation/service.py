@@ -10,40 +10,70 @@ by; the kernel frees a dead holder's lock at once, and one of them goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heliograph.clock import from_us
-from heliograph.errors import HeliographError
+from heliograph.errors import ConfigError, HeliographError
+from heliograph.federation.newsroom import Ends, Newsroom
 from heliograph.log.locks import FileLock
 from heliograph.station import links
 from heliograph.station.links import LinkInfo, LinksState
 
 if TYPE_CHECKING:
+    from heliograph.config import Config
+    from heliograph.config import Link as LinkRules
+    from heliograph.federation.conversation import Conversation
+    from heliograph.federation.hub import Hub
+    from heliograph.federation.link import Link
+    from heliograph.federation.tlsfiles import TlsFiles
     from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
 STANDBY_S: Final = 1.0
 """How often a process that stands by looks whether the one that runs the links is gone."""
-STATE_S: Final = 1.0
+LOOK_S: Final = 1.0
+CHANNELS_S: Final = 5.0
+"""How often channels are looked for that nobody told of."""
+FORGET_S: Final = 3600.0
+"""How often absent peers are looked for; who is here is noted as often."""
 CLOSE_S: Final = 10.0
 BEGIN_S: Final = 10.0
+THREADS: Final = 16
+
+_running: weakref.WeakSet[Federation] = weakref.WeakSet()
 
 
 class Federation:
-    """Runs the links of a station until it is closed."""
+    """Runs the links of a station until it is closed.
 
-    def __init__(self, station: Station) -> None:
+    ``source``: the file that the configuration came from, and how to load it again; it is watched.
+    """
+
+    def __init__(self, station: Station, source: tuple[Path, Callable[[], Config]] | None = None) -> None:
         self._station = station
         self._engine = station.engine
+        self._config = station.config
+        self._source = source
         self._directory = station.path / links.DIRECTORY
+        self._tls = _tls_files(station)
         self._closing = threading.Event()
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._hub: Hub | None = None
+        self._links: dict[str, Link] = {}
+        self._known: set[str] = set()
+        self._shown: list[LinkInfo] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._make_link: Callable[[LinkRules], Link]
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="heliograph-links", daemon=True)
 
@@ -52,6 +82,7 @@ class Federation:
         self._engine.check_writable()
         self._directory.mkdir(exist_ok=True)
         self._station.on_close.append(self.close)
+        _running.add(self)
         self._thread.start()
         self._begun.wait(BEGIN_S)
 
@@ -62,17 +93,27 @@ class Federation:
         self._closing.set()
         self._call(self._end)
         self._thread.join(timeout_s)
+        _running.discard(self)
         if self._thread.is_alive():
             logger.warning("the links did not end within %g s; what is not acknowledged is sent again", timeout_s)
+
+    def reload(self, config: Config | None = None) -> None:
+        """Take other rules and certificates into use, without dropping links: ``config``, or what the files say now."""
+        self._call(lambda: self._reload(config))
 
     @property
     def running(self) -> bool:
         """Whether this process runs the links, rather than standing by."""
         return self._loop is not None
 
+    @property
+    def port(self) -> int:
+        """Where the hub listens; 0 if it does not."""
+        return 0 if self._hub is None else self._hub.port
+
     def links(self) -> list[LinkInfo]:
-        """Every link to a hub, and every peer of this hub, as it is now."""
-        return []
+        """Every link to a hub, and every peer of this hub, as it was within the last second."""
+        return self._shown if self.running else links.load(self._station.path, self._engine.disk)
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -98,50 +139,206 @@ class Federation:
             lease.release()
 
     async def _main(self) -> None:
+        from heliograph.federation.conversation import Shared
+
+        loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._station.live_links = self.links
-        if self._closing.is_set():
-            return
-        self._begun.set()
-        showing = asyncio.create_task(self._show())
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heliograph-link")
+        news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
+        self._engine.channel_news.listen(self._channel_came)
+        watching = self._tls.watch(lambda: self._call(self._look))
+        self._loop = loop
         try:
-            await self._stop.wait()
+            await self._begin(Shared(self._station, pool, news))
+            self._show()
+            self._station.live_links = self.links
+            self._begun.set()
+            await self._attend(pool)
         finally:
-            showing.cancel()
-            self._save(self.links())
+            self._engine.channel_news.unlisten(self._channel_came)
+            await asyncio.to_thread(watching.close)
+            await self._end_all()
+            self._show()
+            await asyncio.to_thread(news.close)
+            await asyncio.to_thread(pool.shutdown)
+            self._save()
+
+    async def _begin(self, shared: object) -> None:
+        from heliograph import __version__
+        from heliograph.federation.conversation import Shared
+        from heliograph.federation.hub import Hub
+        from heliograph.federation.identity import Identity
+        from heliograph.federation.link import Link
+
+        assert isinstance(shared, Shared)
+        identity = Identity(self._station, f"heliograph {__version__}")
+        self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
+        self._known = set(self._engine.channel_names())
+        if self._config.hub.listen:
+            self._hub = Hub(shared, self._tls, identity, self._config)
+            await self._hub.start()
+        for rules in self._config.links:
+            self._links[rules.hub] = self._make_link(rules)
+
+    async def _attend(self, pool: ThreadPoolExecutor) -> None:
+        """Once a second until the end: look after certificates, channels, absent peers, and show how it is."""
+        assert self._stop is not None
+        loop = asyncio.get_running_loop()
+        signature, turn = self._signature(), 0
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), LOOK_S)
+            self._look()
+            if self._show():
+                await loop.run_in_executor(pool, self._save)
+            if turn % round(CHANNELS_S / LOOK_S) == 0:
+                await self._look_for_channels()
+            if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
+                await loop.run_in_executor(pool, self._hub.forget_absent, self._hub.note_here())
+            now = self._signature()
+            if now != signature:
+                signature = now
+                self._reload(None)
+            turn += 1
 
     def _end(self) -> None:
         if self._stop is not None:
             self._stop.set()
 
+    async def _end_all(self) -> None:
+        ends = [link.close() for link in self._links.values()]
+        if self._hub is not None:
+            ends.append(self._hub.close())
+        await asyncio.gather(*ends)
+
     def _call(self, action: Callable[[], None]) -> None:
         """Have something done in the event loop, from any thread."""
         loop = self._loop
         if loop is not None:
-            try:
+            with contextlib.suppress(RuntimeError):  # it is over
                 loop.call_soon_threadsafe(action)
-            except RuntimeError:  # it is over
-                return
+
+    # -- news, rules, certificates --------------------------------------------------------------------------------
+
+    def conversations(self) -> list[Conversation]:
+        """Every connection."""
+        found = [] if self._hub is None else list(self._hub.conversations)
+        return found + [link.conversation for link in self._links.values() if link.conversation is not None]
+
+    def _on_news(self, ends: Ends) -> None:
+        for conversation in self.conversations():
+            for channel, found in ends.items():
+                conversation.on_news(channel, found)
+
+    def _channel_came(self) -> None:
+        self._call(lambda: self._soon(self._look_for_channels()))
+
+    async def _look_for_channels(self) -> None:
+        with contextlib.suppress(HeliographError):
+            names = set(await asyncio.to_thread(self._engine.channel_names))
+            new, self._known = names - self._known, names
+            for conversation in self.conversations() if new else ():
+                conversation.offer(sorted(new))
+
+    def _soon(self, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look(self) -> None:
+        if self._hub is not None:
+            self._hub.look()
+        for link in self._links.values():
+            link.look()
+
+    def _signature(self) -> tuple[int, ...]:
+        """Differs when the configuration file was replaced or written to."""
+        if self._source is None:
+            return ()
+        try:
+            found = os.stat(self._source[0])
+        except OSError:
+            return (0,)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _reload(self, config: Config | None) -> None:
+        self._tls.refresh()
+        if config is None and self._source is not None:
+            try:
+                config = self._source[1]()
+            except HeliographError as error:
+                logger.warning("the new configuration is not used, the old one stays in use: %s", error)
+        if config is None:
+            return
+        self._config = config
+        if self._hub is not None:
+            self._hub.reload(config)
+        wanted = {rules.hub: rules for rules in config.links}
+        for address in [address for address in self._links if address not in wanted]:
+            self._soon(self._links.pop(address).close())
+        for address, rules in wanted.items():
+            if address not in self._links:
+                self._links[address] = self._make_link(rules)
+            elif self._links[address].rules != rules:
+                self._links[address].reload(rules)
+        self._engine.audit.write("links-reloaded")
+        logger.info("the rules of the links were loaded anew")
 
     # -- what others see ------------------------------------------------------------------------------------------
 
-    async def _show(self) -> None:
-        """Write the state down once a second, if it has changed."""
-        shown: list[LinkInfo] | None = None
-        while True:
-            now = self.links()
-            if now != shown:
-                shown = now
-                await asyncio.to_thread(self._save, now)
-            await asyncio.sleep(STATE_S)
+    def _show(self) -> bool:
+        """See how it is now; whether that changed."""
+        now = [link.info() for link in self._links.values()]
+        if self._hub is not None:
+            now += self._hub.infos()
+        changed = now != self._shown
+        self._shown = now
+        return changed
 
-    def _save(self, now: list[LinkInfo]) -> None:
+    def _save(self) -> None:
         time = from_us(self._engine.clock.time_ns() // 1000)
         try:
-            links.save(self._station.path, LinksState(pid=os.getpid(), time=time, links=now), self._engine.disk)
+            state = LinksState(pid=os.getpid(), time=time, links=self._shown)
+            links.save(self._station.path, state, self._engine.disk)
         except OSError as error:
             logger.warning("the state of the links cannot be written: %s", error)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the sockets, or the other ends would not notice the parent's death."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        found = [conversation.descriptor for conversation in self.conversations()]
+        if self._hub is not None and self._hub.socket is not None:
+            found.append(self._hub.socket.fileno())
+        for number in found:
+            if number >= 0:
+                with contextlib.suppress(OSError):
+                    os.dup2(null, number, inheritable=False)
+        os.close(null)
+
+
+def _tls_files(station: Station) -> TlsFiles:
+    try:
+        from heliograph.federation.tlsfiles import TlsFiles
+    except ImportError as error:
+        raise ConfigError(f"links need {error.name}, which is missing: pip install 'heliograph[hub]'") from None
+    tls = station.config.tls
+    files = TlsFiles(tls.cert, tls.key, tls.ca, tls.revoked or None, clock=station.engine.clock)
+    if files.name != station.name:
+        raise ConfigError(
+            f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
+        )
+    return files
+
+
+def _after_fork_in_child() -> None:
+    for federation in list(_running):
+        with contextlib.suppress(Exception):
+            federation.abandon()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

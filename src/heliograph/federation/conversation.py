@@ -1,0 +1,396 @@
+"""One connection: a session, a socket, and the calls to the disk, which run in threads.
+
+The event loop never waits for the disk. What is read and not sent, sent and not acknowledged, arrived and not stored
+is bounded by the session's windows; what else a peer may ask for is bounded here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+import picows
+
+from heliograph.errors import HeliographError, ProtocolError, StationClosed
+from heliograph.federation import events, packing
+from heliograph.federation.frames import Wanted
+from heliograph.federation.incoming import Storer
+from heliograph.federation.newsroom import Newsroom
+from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
+from heliograph.federation.peerfile import directory_of
+from heliograph.federation.quota import Quota
+from heliograph.federation.rules import Rules
+from heliograph.federation.session import Ours, Session
+from heliograph.federation.tlsfiles import Peer
+from heliograph.station.links import LinkKind
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
+
+logger = logging.getLogger("heliograph.links")
+_T = TypeVar("_T")
+
+UNSENT_BYTES_MAX: Final = 128 << 20
+"""A peer that does not read what it asked for is dropped."""
+FRAGMENTS_MAX: Final = 10_000
+ALARMS_MAX: Final = 1_000
+FAREWELL_S: Final = 2.0
+"""How long the last words may take."""
+
+
+class Shared(NamedTuple):
+    """What all connections of a station have in common."""
+
+    station: Station
+    pool: ThreadPoolExecutor
+    news: Newsroom
+
+
+class Terms(NamedTuple):
+    """What one connection is for."""
+
+    kind: LinkKind
+    peer: Peer
+    ours: Ours
+    rules: Rules
+    quota: Quota
+    compress: packing.Mode
+
+
+class Owner(Protocol):
+    """Whoever has the connections: the hub, or a link."""
+
+    def identify(self, connection: Any) -> Terms:
+        """Who is it, and what is it for? CertificateError ends it."""
+
+    async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
+        """Whether it may stay, after it said who it is; else a code of docs/protocol.md, and why."""
+
+    def established(self, conversation: Conversation) -> None:
+        """Both sides have welcomed each other."""
+
+
+class Conversation(picows.WSListener):
+    """One connection with one peer, from its first byte to its last."""
+
+    session: Session  # these three are there once the peer is known
+    sender: Sender
+    storer: Storer
+    _transport: picows.WSTransport
+
+    def __init__(self, shared: Shared, owner: Owner) -> None:
+        super().__init__()
+        self.shared = shared
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
+        self.closed: events.Closed | None = None
+        self.peer: Peer | None = None
+        self.established_at: float | None = None
+        self.ended_at: float | None = None
+        self.heard_at = self._loop.time()
+        self.alarms: dict[str, str] = {}
+        self.error = ""
+        self.descriptor = -1
+        self.address = ""
+        self._frame_bytes_max = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fragments: list[bytes] = []
+        self._relay: list[str] = []
+        self._ticking: asyncio.TimerHandle | None = None
+
+    # -- the socket -----------------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: picows.WSTransport) -> None:
+        """TLS and WebSocket are there; now who is it?"""
+        self._transport = transport
+        under = transport.underlying_transport
+        under.set_write_buffer_limits(SOCKET_BYTES_MAX)
+        self.descriptor = under.get_extra_info("socket").fileno()
+        self.address = "{0[0]}:{0[1]}".format(under.get_extra_info("peername") or ("", ""))
+        try:
+            terms = self._owner.identify(under.get_extra_info("ssl_object"))
+        except HeliographError as error:
+            self._close(events.Closed(code="refused", reason=str(error), refusal="certificate"))
+            return
+        self.peer = terms.peer
+        self._frame_bytes_max = terms.ours.frame_bytes
+        self.session = Session(terms.ours, terms.rules, clock=self._loop.time)
+        directory = directory_of(self.shared.station.path, terms.kind, terms.peer.name)
+        self.sender = Sender(self, directory, terms.compress)
+        self.storer = Storer(self, terms.rules, terms.quota)
+        self.flush()
+        self._tick()
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        """Something arrived."""
+        self.heard_at = self._loop.time()
+        if self.over.is_set():
+            return
+        kind = frame.msg_type
+        if kind == picows.WSMsgType.CLOSE:
+            transport.disconnect()
+        elif kind in (picows.WSMsgType.BINARY, picows.WSMsgType.CONTINUATION):
+            whole = self._whole(frame)
+            if whole is not None:
+                self._step(self.session.receive(whole))
+        elif kind == picows.WSMsgType.TEXT:
+            self.fail(ProtocolError("a frame of text; frames are binary"))
+
+    def _whole(self, frame: picows.WSFrame) -> bytes | None:
+        """A frame of ours; a library on the other side may cut it in fragments."""
+        if frame.fin and not self._fragments:
+            return frame.get_payload_as_bytes()
+        self._fragments.append(frame.get_payload_as_bytes())
+        if sum(map(len, self._fragments)) > self._frame_bytes_max or len(self._fragments) > FRAGMENTS_MAX:
+            self._fragments = []
+            self.fail(ProtocolError("a frame in fragments that is too large"))
+            return None
+        if not frame.fin:
+            return None
+        whole, self._fragments = b"".join(self._fragments), []
+        return whole
+
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002 - picows calls it so
+        """The connection is gone."""
+        self.drop("the connection was lost")
+
+    def pause_writing(self) -> None:
+        """The socket has enough; the sender looks how much itself."""
+
+    def resume_writing(self) -> None:
+        """The socket wants more."""
+        if self.peer is not None and not self.over.is_set():
+            self.sender.pump()
+            self.flush()
+
+    def probe(self) -> None:
+        """Ask whether anybody is there."""
+        self._transport.send_ping(b"")
+
+    def unsent(self) -> int:
+        """Bytes that wait for the socket."""
+        return self._transport.underlying_transport.get_write_buffer_size()
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _step(self, happened: Iterable[events.Event]) -> None:
+        """Carry out what the session says, and send what it would like to."""
+        for event in happened:
+            self._carry_out(event)
+        self.sender.sweep()
+        self.sender.pump()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the session would like to."""
+        if self.over.is_set():
+            return
+        for head, body in self.session.outgoing():
+            self._transport.send(picows.WSMsgType.BINARY, b"".join((head, body)) if len(body) else head)
+        if self.unsent() > UNSENT_BYTES_MAX:
+            self.drop("the other side does not read")
+
+    def _carry_out(self, event: events.Event) -> None:
+        match event:
+            case events.Arrived() | events.Gapped():
+                self.storer.arrived(event)
+            case events.Acked():
+                self.sender.acked(event)
+            case events.Opened():
+                self.spawn(self.storer.resume(event))
+            case events.Resumed():
+                self.spawn(self.sender.start(event))
+            case events.Ended():
+                self.storer.ended(event.channel)
+            case events.Denied() | events.Parked():
+                self.alarm(event.channel, event.reason, ours=isinstance(event, events.Parked))
+            case events.Called():
+                self.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
+            case events.Closed():
+                self.flush()
+                self._close(event)
+            case _:
+                self._agree(event)
+
+    def _agree(self, event: events.Event) -> None:
+        """What both sides are to each other: it begins, or changed."""
+        match event:
+            case events.Greeted():
+                self.spawn(self._greeted())
+            case events.Established():
+                self.established_at = self._loop.time()
+                self._relay = event.welcome.relay
+                self._owner.established(self)
+                self.spawn(self._look())
+            case events.Wanting():
+                self.spawn(self._look())
+            case events.Unparked():
+                self.alarms.pop(event.channel, None)
+                self.spawn(self._look())
+            case events.Allowed() if event.welcome.relay != self._relay:
+                self._relay = event.welcome.relay
+                self.sender.reopen_all()
+
+    async def _greeted(self) -> None:
+        """Whether the other side may stay: whoever has all the connections knows."""
+        why = await self._owner.admit(self)
+        if why is not None:
+            self.refuse(*why)
+        elif not self.over.is_set():
+            self._step(self.session.accept())
+
+    async def _look(self) -> None:
+        """Open what is to be sent."""
+        self.offer(await self.run(self.shared.station.engine.channel_names))
+
+    def offer(self, channels: Iterable[str]) -> None:
+        """Open those of some channels that the other side is to be sent."""
+        if self.peer is not None and not self.over.is_set():
+            self.sender.offer(channels)
+
+    def on_news(self, channel: str, ends: dict[int, int] | None) -> None:
+        """A channel grew; None: it is gone."""
+        if self.peer is not None and not self.over.is_set():
+            self.sender.on_news(channel, ends)
+
+    def allow(self, rules: Rules, push: tuple[str, ...] | None, quota: Quota) -> None:
+        """Other rules from now on."""
+        if self.peer is None or self.over.is_set():
+            return
+        self.storer.rules, self.storer.quota = rules, quota
+        for channel in [channel for channel in self.alarms if not rules.publishing(channel)]:
+            del self.alarms[channel]
+        self._step(self.session.allow(rules, push))
+
+    def want(self, wants: tuple[Wanted, ...]) -> None:
+        """Ask for other channels from now on."""
+        if self.peer is not None and not self.over.is_set():
+            self.session.want(wants)
+            self.flush()
+
+    # -- alarms, time and the end ---------------------------------------------------------------------------------
+
+    def alarm(self, channel: str, reason: str, *, ours: bool) -> None:
+        """Something stands still until a person changes something. ``ours``: it is what we would like to do."""
+        if self.alarms.get(channel) == reason or len(self.alarms) > ALARMS_MAX:
+            return
+        self.alarms[channel] = reason
+        by = self.session_peer if ours else "this station"
+        logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
+        peer, audit = self.session_peer, self.shared.station.engine.audit
+        self.shared.pool.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
+
+    def complain(self, text: str) -> None:
+        """Something does not work, and is tried again."""
+        if text != self.error:
+            self.error = text
+            logger.warning("link with %s: %s", self.session_peer, text)
+
+    def _tick(self) -> None:
+        if self.over.is_set():
+            return
+        self._step(self.session.tick())
+        pause = max(0.05, self.session.deadline() - self._loop.time())
+        self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)
+
+    def refuse(self, code: str, message: str) -> None:
+        """Tell the other side why it may not stay."""
+        if self.peer is not None and not self.over.is_set():
+            self._step(self.session.refuse(code, message))
+
+    def fail(self, error: ProtocolError) -> None:
+        """The other side broke the protocol."""
+        if not self.over.is_set():
+            self._step(self.session.fail(error))
+
+    def bye(self, reason: str) -> None:
+        """End in order."""
+        if self.peer is None:
+            self.drop(reason)
+        elif not self.over.is_set():
+            self._step(self.session.bye(reason))
+
+    def drop(self, reason: str) -> None:
+        """End without a word."""
+        self._close(events.Closed(code="lost", reason=reason))
+
+    def _close(self, event: events.Closed) -> None:
+        """Once: whoever came first says why."""
+        if self.over.is_set():
+            return
+        self.closed = event
+        self.ended_at = self._loop.time()
+        self.over.set()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._transport.disconnect()
+        self._loop.call_later(FAREWELL_S, self._transport.disconnect, False)
+        self._loop.create_task(self._finish())
+
+    async def _finish(self) -> None:
+        """Wait for what is at the disk, save positions, let go."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        if self.peer is not None:
+            self.sender.close()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        self.finished.set()
+
+    # -- threads --------------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; what it raises ends the connection, and another one is made."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None or isinstance(error, StationClosed):
+            return
+        known = isinstance(error, HeliographError)
+        logger.error("the link with %s is made again: %s", self.session_peer, error, exc_info=None if known else error)
+        self.drop(f"{type(error).__name__}: {error}")
+
+    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call something in a thread."""
+        try:
+            future = self._loop.run_in_executor(self.shared.pool, function, *arguments)
+        except RuntimeError:  # the pool is closed: the process ends
+            raise StationClosed("the links are closed") from None
+        return await future
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, unless the connection ends."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.over.wait(), seconds)
+
+    # -- what is seen ---------------------------------------------------------------------------------------------
+
+    @property
+    def session_peer(self) -> str:
+        """The other side's name."""
+        return "" if self.peer is None else self.peer.name
+
+    @property
+    def age_s(self) -> float:
+        """How long it was, or has been, established."""
+        if self.established_at is None:
+            return 0.0
+        return (self._loop.time() if self.ended_at is None else self.ended_at) - self.established_at
+
+    def in_flight(self) -> int:
+        """Bytes on their way in either direction."""
+        return self.sender.flying() + self.session.receiving.waiting
+
+    def channels(self) -> list[str]:
+        """The channels that are sent or arrive."""
+        return sorted({*self.session.sending.channels, *self.session.receiving.channels})

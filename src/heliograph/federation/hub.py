@@ -1,0 +1,292 @@
+"""The hub of a station: accepts other stations, each with the rules of its name.
+
+Two live connections of one name: the second is refused, unless the first does not answer; then the same station came
+back before its old connection was noticed to be dead, and that one is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any, Final
+
+import picows
+
+from heliograph.clock import from_us
+from heliograph.config import Config
+from heliograph.config import Peer as PeerRules
+from heliograph.errors import ConfigError
+from heliograph.federation import peerfile, sockets
+from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.identity import Identity
+from heliograph.federation.quota import Quota
+from heliograph.federation.rules import Rules
+from heliograph.federation.showing import shown, since_now
+from heliograph.federation.tls import refusal
+from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.station.links import LinkInfo
+
+logger = logging.getLogger("heliograph.links")
+PROBE_S: Final = 2.0
+"""How long an old connection has time to show that it lives."""
+LOOK_S: Final = 0.02
+BIND_S: Final = 5.0
+"""How long until an address that cannot be listened at is tried again."""
+AUDITS_MAX: Final = 100
+"""How many refusals a minute are written to the audit log; the others are counted."""
+
+
+class Hub:
+    """Accepts stations."""
+
+    def __init__(self, shared: Shared, tls: TlsFiles, identity: Identity, config: Config) -> None:
+        self._shared = shared
+        self._engine = shared.station.engine
+        self._tls = tls
+        self._identity = identity
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.hub.peers}
+        self._loop = asyncio.get_running_loop()
+        self.socket: socket.socket | None = None
+        self.error = ""
+        self._accepting: asyncio.Task[None] | None = None
+        self._open: set[asyncio.Task[None]] = set()
+        self.conversations: set[Conversation] = set()
+        self._live: dict[str, Conversation] = {}
+        self._ended: dict[str, tuple[Any, int, str]] = {}  # since when, how often connected, why it ended
+        self._budget = AUDITS_MAX
+        self._unaudited = 0
+        self._minute = self._loop.time()
+
+    async def start(self) -> None:
+        """Listen; if that fails, again and again."""
+        self._bind()
+        self._accepting = self._loop.create_task(self._accept())
+
+    def _bind(self) -> None:
+        try:
+            self.socket = sockets.listen(self._config.hub.listen)
+            self.error = ""
+        except ConfigError as error:
+            if str(error) != self.error:
+                logger.error("%s; trying again every %g s", error, BIND_S)
+            self.error = str(error)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 if it does not."""
+        return 0 if self.socket is None else self.socket.getsockname()[1]
+
+    async def close(self) -> None:
+        """End every connection in order."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        if self.socket is not None:
+            self.socket.close()
+        for conversation in list(self.conversations):
+            conversation.bye("the hub is closed")
+        if self._open:
+            for task in [task for task in self._open if not self.conversations]:
+                task.cancel()
+            await asyncio.wait(list(self._open), timeout=5.0)
+            for task in self._open:
+                task.cancel()
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        while True:
+            if self.socket is None:
+                await asyncio.sleep(BIND_S)
+                self._bind()
+                continue
+            try:
+                connection, address = await self._loop.sock_accept(self.socket)
+            except OSError as error:  # too many open files, for example
+                logger.warning("the hub cannot accept: %s", error)
+                await asyncio.sleep(1.0)
+                continue
+            if len(self._open) >= self._config.hub.connections_max:
+                connection.close()
+                self._audit_refusal(address, "", f"hub.connections_max = {self._config.hub.connections_max} are there")
+                continue
+            task = self._loop.create_task(self._serve(connection, address))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def _serve(self, connection: socket.socket, address: Any) -> None:
+        made: list[Conversation] = []
+
+        def listener() -> Conversation:
+            made.append(Conversation(self._shared, self))
+            return made[0]
+
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await sockets.accept(connection, self._tls.server_context, listener, self._identity.frame_bytes)
+        except (OSError, TimeoutError, picows.WSError) as error:
+            connection.close()
+            self._audit_refusal(address, "", refusal(error))
+            return
+        if not made:
+            self._audit_refusal(address, "", "no WebSocket was asked for after the TLS handshake")
+            return
+        conversation = made[0]
+        self.conversations.add(conversation)
+        try:
+            await conversation.finished.wait()
+        finally:
+            self.conversations.discard(conversation)
+            self._ended_now(conversation, address)
+
+    def _ended_now(self, conversation: Conversation, address: Any) -> None:
+        name, closed = conversation.session_peer, conversation.closed
+        reason = "" if closed is None else closed.reason
+        live = self._live.get(name) is conversation
+        if live:
+            del self._live[name]
+        if conversation.established_at is None:
+            self._audit_refusal(address, name, reason)
+            return
+        if live:
+            count = self._ended.get(name, (None, 0, ""))[1]
+            self._ended[name] = (since_now(self._engine), count, reason)
+        self._audit("link-down", peer=name, address=conversation.address, why=reason)
+        self._shared.pool.submit(self._note_here, name)
+
+    def identify(self, connection: Any) -> Terms:
+        """Who it is by its certificate, and what that one may do."""
+        peer = self._tls.peer(connection)
+        rules = self._peers.get(peer.name, PeerRules(name=peer.name))
+        return Terms("peer", peer, self._identity.ours(), _rules(rules), _quota(rules), "auto")
+
+    async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
+        """Only who is known, and each only once."""
+        name = conversation.session_peer
+        if name not in self._peers:
+            return "unknown", f"'{name}' is not among the hub's peers: name it in hub.peers"
+        old = self._live.get(name)
+        if old is not None and not old.over.is_set():
+            if not await self._silent(old, conversation):
+                return "duplicate", f"'{name}' is connected already, from {old.address}"
+            old.drop("it did not answer when its station came back")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(old.finished.wait(), PROBE_S)
+        if self._live.get(name) not in (None, old):
+            return "duplicate", f"'{name}' is connected already"
+        self._live[name] = conversation
+        return None
+
+    async def _silent(self, old: Conversation, new: Conversation) -> bool:
+        """Whether an old connection of the same station does not answer."""
+        theirs, known = new.session.theirs, old.session.theirs
+        if theirs is None or known is None or known.station != theirs.station:
+            return False
+        before = old.heard_at
+        old.probe()
+        for _ in range(round(PROBE_S / LOOK_S)):
+            if old.over.is_set() or old.heard_at != before:
+                break
+            await asyncio.sleep(LOOK_S)
+        return old.over.is_set() or old.heard_at == before
+
+    def established(self, conversation: Conversation) -> None:
+        """It works."""
+        name = conversation.session_peer
+        since, count, _ = self._ended.get(name, (None, -1, ""))
+        self._ended[name] = (since, count + 1, "")
+        self._audit("link-up", peer=name, address=conversation.address)
+        self._shared.pool.submit(self._note_here, name)
+
+    # -- rules, certificates, absence -----------------------------------------------------------------------------
+
+    def reload(self, config: Config) -> None:
+        """Other rules from now on; who is not among the peers any more is sent away."""
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.hub.peers}
+        for conversation in list(self.conversations):
+            rules = self._peers.get(conversation.session_peer)
+            if rules is None:
+                conversation.refuse("unknown", "not among the hub's peers any more")
+            else:
+                conversation.allow(_rules(rules), None, _quota(rules))
+
+    def look(self) -> None:
+        """Once a second: end connections whose certificate is not good any more."""
+        for conversation in list(self.conversations):
+            if conversation.peer is not None:
+                why = self._tls.why_invalid(conversation.peer.certificate)
+                if why:
+                    conversation.refuse("certificate", why)
+        if self._loop.time() - self._minute > 60.0:
+            self._minute, self._budget = self._loop.time(), AUDITS_MAX
+            if self._unaudited:
+                self._audit("link-refusals", count=self._unaudited)
+                self._unaudited = 0
+
+    def note_here(self) -> list[str]:
+        """Who is here now."""
+        return sorted(self._live)
+
+    def forget_absent(self, here: list[str]) -> None:
+        """In a thread: forget how far stations have come that were not here for too long."""
+        for name in here:
+            self._note_here(name)
+        root = peerfile.directory_of(self._shared.station.path, "peer", "any").parent
+        patience = self._config.hub.forget_after_s
+        if not patience or not root.is_dir():
+            return
+        now = self._engine.clock.time_ns() / 1e9
+        for name in self._engine.disk.listdir(root):
+            last = peerfile.last_here(root / name, self._engine.disk)
+            if name not in here and last and now - last > patience:
+                self._engine.disk.remove_tree(root / name)
+                self._engine.audit.write("link-forgotten", peer=name, last_here=from_us(int(last * 1e6)).isoformat())
+                logger.warning("'%s' was not here for %.1f days: its positions are forgotten", name, patience / 86_400)
+
+    def _note_here(self, name: str) -> None:
+        try:
+            directory = peerfile.directory_of(self._shared.station.path, "peer", name)
+            peerfile.here(directory, self._engine.disk)
+        except OSError as error:
+            logger.warning("cannot note that '%s' is here: %s", name, error)
+
+    # -- what is seen ---------------------------------------------------------------------------------------------
+
+    def infos(self) -> list[LinkInfo]:
+        """Every peer, here or not."""
+        found = []
+        for name in sorted({*self._peers, *self._live}):
+            conversation = self._live.get(name)
+            since, count, why = self._ended.get(name, (None, 0, ""))
+            if conversation is not None and conversation.established_at is not None:
+                found.append(shown(self._engine, conversation, "peer", conversation.address, max(count, 0)))
+            else:
+                info = LinkInfo(
+                    name=name, kind="peer", address="", state="absent", reconnects=max(count, 0), error=why,
+                    since=since or self._identity.started,
+                )  # fmt: skip
+                found.append(info)
+        return found
+
+    def _audit_refusal(self, address: Any, peer: str, why: str) -> None:
+        if self._budget <= 0:
+            self._unaudited += 1
+            return
+        self._budget -= 1
+        where = f"{address[0]}:{address[1]}" if address else ""
+        logger.warning("the hub refused %s (%s): %s", peer or "somebody", where, why)
+        self._audit("link-refused", peer=peer, address=where, why=why)
+
+    def _audit(self, event: str, **facts: object) -> None:
+        self._shared.pool.submit(lambda: self._engine.audit.write(event, **facts))
+
+
+def _rules(peer: PeerRules) -> Rules:
+    return Rules(peer.name, peer.publish, peer.subscribe, peer.relay)
+
+
+def _quota(peer: PeerRules) -> Quota:
+    return Quota(messages_per_s=peer.messages_per_s, bytes_per_s=peer.bytes_per_s)

@@ -1,0 +1,98 @@
+"""What a peer refused: dead letters of this station, with the reason and who it was.
+
+They are ordinary dead letters (``CHANNEL.dead-letter``) of a subscription called ``link to PEER``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from heliograph.clock import from_us
+from heliograph.delivery.deadletter import (
+    DEAD_LETTER_TYPE,
+    DeadLetter,
+    DeadLetterIdentity,
+    DeadLetters,
+    identity_of,
+    is_dead_letter_channel,
+)
+from heliograph.engine.knowledge import identities
+from heliograph.log.cursor import Chunk, LogCursor
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
+
+logger = logging.getLogger("heliograph.links")
+
+
+class Letters:
+    """The letters of one link and channel, each written once."""
+
+    def __init__(self, station: Station, peer: str, channel: str, since_us: int) -> None:
+        self._station = station
+        self._engine = station.engine
+        self._peer = peer
+        self._channel = channel
+        self._letters = DeadLetters(channel, publish=self._publish, recent=self._recent, since_us=since_us)
+
+    def write(self, partition: int, offset: int, reason: str) -> tuple[str, int, int] | None:
+        """Durable when it returns: origin, its partition and sequence; None if the message is not here any more."""
+        line = self._line(partition, offset)
+        found = (
+            None if line is None else next(iter(identities(Chunk(0, 1, line + b"\n", None, [], 0, (0, 0, 0)))), None)
+        )
+        logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
+        self._engine.audit.write(
+            "link-refused-message", peer=self._peer, channel=self._channel, partition=partition, offset=offset,
+            id="" if found is None else found[3], why=reason,
+        )  # fmt: skip
+        if line is None or found is None:
+            return None
+        if not is_dead_letter_channel(self._channel):
+            self._letters.write(self._letter(partition, offset, line, reason))
+        return found[:3]
+
+    def _letter(self, partition: int, offset: int, line: bytes, reason: str) -> DeadLetter:
+        identity = DeadLetterIdentity(
+            f"link to {self._peer}", self._engine.incarnation(self._channel), partition, offset
+        )
+        original: dict[str, Any] = {"original": None, "original_base64": b64encode(line).decode()}
+        key = None
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            envelope = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            original = {"original": msgspec.Raw(line)}
+            key = msgspec.json.decode(envelope["partitionkey"], type=str) if "partitionkey" in envelope else None
+        now = from_us(self._engine.clock.time_ns() // 1000).isoformat(timespec="microseconds")
+        payload = {
+            **original, "reason": "refused", "error": f"{self._peer} refused it: {reason}",
+            "error_type": "heliograph.errors.InvalidMessage", "traceback": "", "attempts": 1, "peer": self._peer,
+            **identity._asdict(), "channel": self._channel, "failed_at": now.replace("+00:00", "Z"),
+        }  # fmt: skip
+        return DeadLetter(identity, payload, key)
+
+    def _publish(self, channel: str, payload: dict[str, Any], key: str | None) -> object:
+        receipt = self._station.publisher.publish_own(channel, DEAD_LETTER_TYPE, payload, key)
+        self._engine.make_durable(channel, 0, receipt.offset + 1)
+        return receipt
+
+    def _recent(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
+        for message in self._station.read(channel, start=from_us(since_us)):
+            identity = identity_of(message.data)
+            if identity is not None:
+                yield identity
+
+    def _line(self, partition: int, offset: int) -> bytes | None:
+        """The stored line; None if it was trimmed or removed meanwhile."""
+        log = self._engine.log(self._channel, partition)
+        with contextlib.closing(LogCursor(log, offset, self._engine.disk)) as cursor:
+            chunk = cursor.read()
+        if chunk is None or chunk.first != offset:
+            return None
+        line = dict(chunk.numbered).get(offset) if chunk.numbered is not None else chunk.data.partition(b"\n")[0]
+        return line if line and line.strip(b" ") else None

@@ -1,0 +1,184 @@
+"""A link to a hub: dialled, and dialled again, for as long as the station runs.
+
+connecting ──▶ up ──lost──▶ waiting ──pause──▶ connecting …
+    └──refused, or nobody there──▲
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from typing import Any
+
+import picows
+
+from heliograph.config import Link as LinkRules
+from heliograph.federation import sockets
+from heliograph.federation.backoff import failures_after, pause_s
+from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.frames import Wanted
+from heliograph.federation.identity import Identity
+from heliograph.federation.quota import Quota
+from heliograph.federation.rules import EVERYTHING, Rules
+from heliograph.federation.showing import shown, since_now
+from heliograph.federation.tls import refusal
+from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.station.links import LinkInfo, LinkState
+
+logger = logging.getLogger("heliograph.links")
+
+
+class Link:
+    """One hub of the configuration."""
+
+    def __init__(self, shared: Shared, tls: TlsFiles, identity: Identity, rules: LinkRules) -> None:
+        self._shared = shared
+        self._engine = shared.station.engine
+        self._tls = tls
+        self._identity = identity
+        self.rules = rules
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self.conversation: Conversation | None = None
+        self._name = ""
+        self._state: LinkState = "connecting"
+        self._since = since_now(self._engine)
+        self._connects = 0
+        self._refused = 0
+        self._error = ""
+        self._task = self._loop.create_task(self._run())
+
+    async def close(self) -> None:
+        """End it in order."""
+        self._stop.set()
+        self._hurry.set()
+        if self.conversation is not None:
+            self.conversation.bye("the station is closed")
+        await asyncio.wait([self._task], timeout=5.0)
+        self._task.cancel()
+
+    def hurry(self) -> None:
+        """Try again now instead of after the pause."""
+        self._hurry.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            self._enter("connecting")
+            self._hurry.clear()
+            held, refused = await self._once()
+            if self._stop.is_set():
+                return
+            failures = failures_after(failures, held, refused=refused)
+            self._enter("refused" if refused else "waiting")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause_s(failures, random.random()))
+
+    async def _once(self) -> tuple[float, bool]:
+        """Connect and stay so as long as it goes: how long that was, and whether it was refused."""
+        made: list[Conversation] = []
+
+        def listener() -> Conversation:
+            made.append(Conversation(self._shared, self))
+            return made[0]
+
+        try:
+            await sockets.dial(self.rules.hub, self._tls.client_context, listener, self._identity.frame_bytes)
+        except (OSError, TimeoutError, picows.WSError) as error:
+            self._fail(refusal(error))
+            if made:
+                await made[0].finished.wait()
+            return 0.0, False
+        conversation = self.conversation = made[0]
+        if self._stop.is_set():
+            conversation.bye("the station is closed")
+        await conversation.finished.wait()
+        self.conversation = None
+        if conversation.peer is not None:
+            self._refused += conversation.sender.refused
+        closed = conversation.closed
+        reason = "" if closed is None else f"{closed.reason} {closed.upgrade}".strip()
+        if conversation.established_at is None:
+            self._fail(reason)
+            return 0.0, closed is not None and closed.code == "refused"
+        self._error = reason
+        self._audit("link-down", peer=self._name, address=self.rules.hub, why=reason)
+        return conversation.age_s, closed is not None and closed.code == "refused"
+
+    def _fail(self, why: str) -> None:
+        """The first time it is worth a word."""
+        if why != self._error:
+            self._error = why
+            logger.warning("no link to the hub %s: %s", self.rules.hub, why)
+            self._audit("link-failed", address=self.rules.hub, why=why)
+
+    def _enter(self, state: LinkState) -> None:
+        if state != self._state:
+            self._state, self._since = state, since_now(self._engine)
+
+    # -- for the conversation -------------------------------------------------------------------------------------
+
+    def identify(self, connection: Any) -> Terms:
+        """The hub by its certificate: it may send what we want, and whose messages these are is its concern."""
+        peer = self._tls.peer(connection)
+        self._name = peer.name
+        wants = self._wants()
+        return Terms(
+            "hub", peer, self._identity.ours(self.rules.publish, wants), self._rules(), _UNLIMITED, self.rules.compress
+        )
+
+    def _wants(self) -> tuple[Wanted, ...]:
+        return tuple(Wanted(text, self.rules.start) for text in self.rules.subscribe)
+
+    def _rules(self) -> Rules:
+        return Rules(self._name, publish=self.rules.subscribe, relay=[EVERYTHING])
+
+    async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
+        """Whom we dialled may stay, unless it is ourselves."""
+        if conversation.session_peer == self._engine.name:
+            return "name", f"{self.rules.hub} is this station itself"
+        return None
+
+    def established(self, conversation: Conversation) -> None:  # noqa: ARG002 - it is the only one
+        """It works."""
+        self._connects += 1
+        self._error = ""
+        self._enter("up")
+        logger.info("the link to %s (%s) is up", self._name, self.rules.hub)
+        self._audit("link-up", peer=self._name, address=self.rules.hub)
+
+    def reload(self, rules: LinkRules) -> None:
+        """Other channels from now on."""
+        self.rules = rules
+        conversation = self.conversation
+        if conversation is not None and conversation.established_at is not None:
+            conversation.allow(self._rules(), rules.publish, _UNLIMITED)
+            conversation.want(self._wants())
+
+    def look(self) -> None:
+        """Once a second: end the connection if the hub's certificate is not good any more."""
+        conversation = self.conversation
+        if conversation is not None and conversation.peer is not None:
+            why = self._tls.why_invalid(conversation.peer.certificate)
+            if why:
+                conversation.refuse("certificate", why)
+
+    def info(self) -> LinkInfo:
+        """As it is now."""
+        reconnects = max(0, self._connects - 1)
+        conversation = self.conversation
+        if self._state == "up" and conversation is not None:
+            return shown(self._engine, conversation, "hub", self.rules.hub, reconnects, self._refused)
+        return LinkInfo(
+            name=self._name, kind="hub", address=self.rules.hub, state=self._state, since=self._since,
+            reconnects=reconnects, refused=self._refused, error=self._error,
+        )  # fmt: skip
+
+    def _audit(self, event: str, **facts: object) -> None:
+        self._shared.pool.submit(lambda: self._engine.audit.write(event, **facts))
+
+
+_UNLIMITED = Quota(messages_per_s=0, bytes_per_s=0)

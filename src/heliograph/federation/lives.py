@@ -1,0 +1,141 @@
+"""Whether a channel's life is still this station's own (rule 3 of the links).
+
+On every stream both sides state the highest sequence of each origin and the id of its message. A station whose own
+origin is further at the other side than here, or has another message under the same sequence, was restored from a
+backup or copied without its noticing. It takes a new incarnation at once, and appends again under it what it published
+since under sequences that others know as other messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from heliograph.engine.knowledge import Identity
+from heliograph.errors import NotFound
+from heliograph.federation.frames import Ends
+from heliograph.federation.resume import Doubt, compare
+from heliograph.log import channel as channels
+from heliograph.log.cursor import LogCursor
+
+if TYPE_CHECKING:
+    from heliograph.log.channel import ChannelFile
+    from heliograph.station import Station
+
+logger = logging.getLogger("heliograph.links")
+_TAIL: Final = re.compile(rb'(?:,"batch":"\d+/\d+")?,"origin":"[^"\\]*","originseq":"\d+/\d+","crc":"[0-9a-f]{8}"\}$')
+_AGAIN_BYTES: Final = 1 << 20
+
+
+class _Timed(msgspec.Struct):
+    time: datetime
+
+
+class Lives:
+    """The lives of one channel."""
+
+    def __init__(self, station: Station, channel: str) -> None:
+        self._station = station
+        self._engine = station.engine
+        self._channel = channel
+
+    def origin(self) -> str:
+        """The channel's origin now; empty if there is no such channel."""
+        with contextlib.suppress(NotFound):
+            return f"{self._engine.name}.{self._engine.incarnation(self._channel)}"
+        return ""
+
+    def ends(self) -> Ends:
+        """The highest sequence of each origin and its partition, and the id of its message."""
+        found: Ends = {}
+        with contextlib.suppress(NotFound):
+            for (origin, partition), end in self._engine.relayed.ends(self._channel).items():
+                found.setdefault(origin, {})[str(partition)] = (end.sequence, end.id)
+        return found
+
+    def doubted(self, theirs: Ends, positions: Mapping[int, int] | None = None) -> bool:
+        """Compare; whether the channel got a new life. ``positions``: what the other side is known to have of ours."""
+        origin = self.origin()
+        if not origin or not theirs:
+            return False
+        compared = compare(self._engine.name, self.ends(), theirs)
+        if origin not in theirs:
+            return False
+        doubts = [doubt for doubt in (*compared.beyond, *compared.different) if doubt.origin == origin]
+        doubts += [doubt for doubt in compared.unsure if doubt.origin == origin and self._differs(doubt)]
+        doubts += self._never_here(origin, theirs)
+        if not doubts or self.origin() != origin:
+            return bool(doubts)
+        first = doubts[0]
+        self._renew(origin, f"{origin} {first.partition}/{first.sequence} is message {first.id} elsewhere")
+        if positions is not None:
+            self._append_again(origin, doubts, positions)
+        return True
+
+    def _never_here(self, origin: str, theirs: Ends) -> list[Doubt]:
+        """Partitions of ours in which others have something, and we nothing at all."""
+        known = self.ends().get(origin, {})
+        return [
+            Doubt(origin, int(partition), *end)
+            for partition, end in theirs.get(origin, {}).items()
+            if partition not in known and partition.isdecimal()
+        ]
+
+    def _differs(self, doubt: Doubt) -> bool:
+        """Whether our message of this sequence has another id; not if it is not here any more."""
+        for line in self._own_lines(doubt.origin, doubt.partition, doubt.sequence, doubt.sequence + 1):
+            return msgspec.json.decode(line, type=Identity).id != doubt.id
+        return False
+
+    def _renew(self, origin: str, why: str) -> None:
+        before = origin.rpartition(".")[2]
+
+        def renew(file: ChannelFile) -> ChannelFile:
+            if file.incarnation != before:
+                return file  # somebody else was quicker
+            return msgspec.structs.replace(file, incarnation=channels.new_incarnation())
+
+        after = self._engine.alter(self._channel, renew).incarnation
+        logger.warning(
+            "channel '%s' begins a new life, for it was restored from a backup or copied: %s", self._channel, why
+        )
+        self._engine.audit.write("incarnation", channel=self._channel, before=before, after=after, why=why)
+
+    def _append_again(self, origin: str, doubts: list[Doubt], positions: Mapping[int, int]) -> None:
+        """What others take for messages that they have: published once more, under the new origin."""
+        count = 0
+        for doubt in doubts:
+            bodies: list[bytes] = []
+            size = 0
+            for line in self._own_lines(origin, doubt.partition, positions.get(doubt.partition, 0), doubt.sequence + 1):
+                bodies.append(_TAIL.sub(b"", line))
+                size += len(line)
+                count += 1
+                if size > _AGAIN_BYTES:
+                    self._republish(bodies)
+                    bodies, size = [], 0
+            self._republish(bodies)
+        if count:
+            self._engine.audit.write("appended-again", channel=self._channel, origin=origin, messages=count)
+
+    def _republish(self, bodies: list[bytes]) -> None:
+        if bodies:
+            moments = [msgspec.json.decode(body + b"}", type=_Timed).time for body in bodies]
+            self._station.publisher.republish(self._channel, bodies, moments)
+
+    def _own_lines(self, origin: str, partition: int, first: int, following: int) -> Iterator[bytes]:
+        """Lines of an own origin between two sequences, which are offsets."""
+        log = self._engine.log(self._channel, partition)
+        mark = f',"origin":"{origin}","originseq":"{partition}/'.encode()
+        with contextlib.closing(LogCursor(log, first, self._engine.disk)) as cursor:
+            while cursor.offset < following and (chunk := cursor.read()) is not None:
+                numbered = chunk.numbered or list(enumerate(chunk.data.split(b"\n")[:-1], chunk.first))
+                for offset, line in numbered:
+                    if first <= offset < following and mark in line[-400:]:
+                        yield line

@@ -1,0 +1,147 @@
+"""Which of the channels that links send have grown, in this process or in others: one thread for all of them.
+
+Each partition has a bell that whoever appends rings; only those that rang are looked at. Once a second all are, for a
+bell may not be heard: another process forgot, or the partition was closed for room.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from heliograph.errors import HeliographError, NotFound, StationClosed
+
+if TYPE_CHECKING:
+    from heliograph.engine.files import FilesEngine
+
+logger = logging.getLogger("heliograph.links")
+LOOK_S: Final = 1.0
+CROWD: Final = 200
+"""More bells than this at once: take a breath, or partitions that are closed for room ring each other's for ever."""
+BREATH_S: Final = 0.02
+
+Ends = dict[str, dict[int, int] | None]
+"""By channel: by partition where it ends; None if the channel is gone."""
+
+
+class _Bell:
+    """Looks like a lock to whoever rings it."""
+
+    __slots__ = ("_place", "_room", "end")
+
+    def __init__(self, room: Newsroom, place: tuple[str, int]) -> None:
+        self._room = room
+        self._place = place
+        self.end = -1
+
+    def release(self) -> None:
+        self._room.rung.append(self._place)
+        self._room.awake.set()
+
+
+class Newsroom:
+    """Watches channels, and tells where they end now."""
+
+    def __init__(self, engine: FilesEngine, tell: Callable[[Ends], None]) -> None:
+        self._engine = engine
+        self._tell = tell
+        self.rung: deque[tuple[str, int]] = deque()
+        self.awake = threading.Event()
+        self._lock = threading.Lock()
+        self._bells: dict[tuple[str, int], _Bell] = {}
+        self._channels: dict[str, int] = {}  # how many links send it
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="heliograph-link-news", daemon=True)
+        self._thread.start()
+
+    def watch(self, channel: str) -> None:
+        """Tell of this channel from now on, at once if there is anything."""
+        with self._lock:
+            self._channels[channel] = self._channels.get(channel, 0) + 1
+            for place, bell in self._bells.items():
+                if place[0] == channel:
+                    bell.end = -1  # whoever asks does not know yet what others were told
+        self.rung.append((channel, -1))
+        self.awake.set()
+
+    def unwatch(self, channel: str) -> None:
+        """One link less sends it."""
+        with self._lock:
+            left = self._channels.get(channel, 0) - 1
+            if left > 0:
+                self._channels[channel] = left
+                return
+            self._channels.pop(channel, None)
+            gone = [place for place in self._bells if place[0] == channel]
+            bells = [(place, self._bells.pop(place)) for place in gone]
+        for place, bell in bells:
+            self._engine.unlisten(*place, bell)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self.awake.set()
+        self._thread.join()
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            heard = self.awake.wait(LOOK_S)
+            self.awake.clear()
+            if self._closed:
+                return
+            try:
+                self._look(heard)
+            except StationClosed:
+                return
+            except HeliographError as error:
+                logger.warning("looking for news of the links' channels failed, trying again: %s", error)
+
+    def _look(self, heard: bool) -> None:
+        if heard:
+            places = set()
+            while self.rung:
+                places.add(self.rung.popleft())
+        else:
+            with self._lock:
+                places = {(channel, -1) for channel in self._channels}
+        found: Ends = {}
+        for channel in {channel for channel, number in places if number < 0}:
+            places |= {(channel, number) for number in self._numbers(channel, found)}
+        for place in places:
+            if place[1] >= 0:
+                self._listen(place, found, settle=not heard)
+        if found:
+            self._tell(found)
+        if len(places) > CROWD:
+            threading.Event().wait(BREATH_S)
+
+    def _numbers(self, channel: str, found: Ends) -> range:
+        try:
+            return range(self._engine.partition_count(channel))
+        except NotFound:
+            found[channel] = None
+            return range(0)
+
+    def _listen(self, place: tuple[str, int], found: Ends, *, settle: bool) -> None:
+        channel, number = place
+        with self._lock:
+            if channel not in self._channels:
+                return
+            bell = self._bells.get(place)
+            if bell is None:
+                bell = self._bells[place] = _Bell(self, place)
+        try:
+            end = self._engine.listen(channel, number, bell, settle=settle)
+        except NotFound:
+            found[channel] = None
+            return
+        if end != bell.end:
+            bell.end = end
+            ends = found.setdefault(channel, {})
+            if ends is not None:
+                ends[number] = end

@@ -1,0 +1,353 @@
+"""One channel on its way to one peer, the side of the disk: where to begin, what to read, how far it has come.
+
+Synchronous; one call at a time, in whichever thread. Nothing here knows of connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from heliograph.clock import from_us, to_us
+from heliograph.engine.knowledge import identities
+from heliograph.errors import NotFound
+from heliograph.federation import peerfile, portions
+from heliograph.federation.events import Resumed
+from heliograph.federation.frames import Ends
+from heliograph.federation.letters import Letters
+from heliograph.federation.lives import Lives
+from heliograph.federation.peerfile import Memory
+from heliograph.federation.resume import plan
+from heliograph.federation.sending import Read
+from heliograph.log.cursor import Chunk, LogCursor
+from heliograph.seen import SeenSet
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
+
+
+class Beginning(NamedTuple):
+    """Where a stream begins, what the other side will never get, and where the partitions end now."""
+
+    starts: dict[int, int]
+    gaps: SeenSet
+    ends: dict[int, int]
+
+
+class Portion(NamedTuple):
+    """What was read: lines from ``first`` on; no ``body`` if there is nothing to send before ``next``."""
+
+    first: int
+    lines: int
+    body: bytes
+    next: int
+    gaps: SeenSet
+
+
+class Renewed(Exception):
+    """The channel lives anew: begin again with what is there now."""
+
+
+class _Ahead:
+    """A partition as it is read: a cursor, and what it read and was not sent yet."""
+
+    __slots__ = ("cursor", "data", "offset")
+
+    def __init__(self, cursor: LogCursor) -> None:
+        self.cursor = cursor
+        self.data = b""
+        self.offset = cursor.offset
+
+
+class Outlet:
+    """A channel for a peer."""
+
+    def __init__(self, station: Station, directory: Path, peer: str, channel: str) -> None:
+        self._station = station
+        self._engine = station.engine
+        self._directory = directory
+        self._peer = peer
+        self.channel = channel
+        self._lives = Lives(station, channel)
+        self._parts: dict[int, _Ahead] = {}
+        self._memory: Memory | None = None
+        self._unsaved = False
+        self._lock = threading.Lock()  # acknowledgements come while it reads
+        self._saving = threading.Lock()
+        self._reading = threading.Lock()
+        self._closed = False
+        self._origin = ""
+        self._echo = b""
+        self._verdicts: dict[bytes, bool] = {}
+        self._relays: Callable[[str], bool] = lambda _: True
+        self._letters: Letters | None = None
+
+    # -- beginning ------------------------------------------------------------------------------------------------
+
+    def prepare(self, start: str) -> tuple[int, Ends]:
+        """Partitions and ends, to open a stream. ``start`` counts if the peer never had anything of this channel."""
+        engine = self._engine
+        partitions = engine.describe(self.channel).partitions
+        ends = self._lives.ends()
+        memory = peerfile.load(self._directory, self.channel, engine.disk)
+        if memory is None:
+            memory = self._begin_at(start, partitions)
+            peerfile.save(self._directory, self.channel, peerfile.encode(memory), engine.disk)
+        self._memory = memory
+        return partitions, ends
+
+    def _begin_at(self, start: str, partitions: int) -> Memory:
+        positions = dict.fromkeys(range(partitions), 0)
+        spared = SeenSet()
+        if start != "first":
+            seen = self._engine.relayed.seen(self.channel)
+            later = SeenSet()
+            for number in positions:
+                positions[number] = self._offset_at(number, start)
+                for chunk in self._chunks(number, positions[number]):
+                    for origin, partition, sequence, _ in identities(chunk):
+                        later.add(origin, partition, sequence, sequence + 1)
+            spared = seen.difference(later)
+        return Memory(
+            incarnation=self._engine.incarnation(self.channel), positions=positions, spared=spared, time=self._now()
+        )
+
+    def _offset_at(self, number: int, start: str) -> int:
+        if start == "new":
+            return self._engine.limit(self.channel, number, synced=True).next
+        return self._engine.offset_at(self.channel, number, to_us(datetime.fromisoformat(start)))
+
+    def begin(self, resumed: Resumed, relays: Callable[[str], bool]) -> Beginning:
+        """Where to begin, once the other side said what it has. Renewed if our own life has to end first."""
+        memory, engine = self._remembered(), self._engine
+        if self._lives.doubted(resumed.ends, memory.positions):
+            raise Renewed
+        incarnation = engine.incarnation(self.channel)
+        limits = {
+            number: engine.limit(self.channel, number) for number in range(engine.describe(self.channel).partitions)
+        }
+        positions = {
+            number: min(memory.positions.get(number, 0), limit.next) for number, limit in limits.items()
+        }  # a repaired or restored log may end earlier
+        made = plan(
+            own=f"{engine.name}.{incarnation}",
+            have=engine.relayed.seen(self.channel),
+            covered=resumed.seen.union(resumed.gaps).union(memory.spared),
+            positions=positions,
+            firsts={number: limit.first for number, limit in limits.items()},
+            locate=lambda wanted: self._locate(wanted, positions),
+            passes=relays,
+        )
+        if engine.incarnation(self.channel) != incarnation:
+            raise Renewed
+        self._origin = f"{engine.name}.{incarnation}"
+        self._echo = resumed.origin.encode()
+        self._relays, self._verdicts = relays, {}
+        memory.incarnation = incarnation
+        memory.positions = {number: min(start, limits[number].next) for number, start in made.starts.items()}
+        self._unsaved = True
+        ends = {number: limit.next for number, limit in limits.items()}
+        return Beginning(dict(memory.positions), made.gone.union(memory.spared), ends)
+
+    def _locate(self, wanted: SeenSet, positions: dict[int, int]) -> tuple[dict[int, int], SeenSet]:
+        """Where messages of other origins are; nearly always behind what was acknowledged, so there first."""
+        places: dict[int, int] = {}
+        left = wanted.copy()
+        for number, position in positions.items():
+            self._strike(number, position, None, left, places)
+        if len(left):
+            for number, position in positions.items():
+                self._strike(number, 0, position, left, places)
+        return places, left
+
+    def _strike(
+        self, number: int, start: int, stop: int | None, left: SeenSet, places: dict[int, int]
+    ) -> None:  # fmt: skip
+        """Take what a stretch of the log holds off a set, and note where the first of it is."""
+        for chunk in self._chunks(number, start):
+            if not len(left) or (stop is not None and chunk.first >= stop):
+                return
+            for origin, partition, sequence, _ in identities(chunk):
+                if left.has(origin, partition, sequence):
+                    left.remove(origin, partition, sequence, sequence + 1)
+                    places[number] = min(places.get(number, chunk.first), chunk.first)
+
+    def _chunks(self, number: int, start: int) -> Sequence[Chunk] | Chunks:
+        return Chunks(LogCursor(self._engine.log(self.channel, number), start, self._engine.disk))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
+        """Lines to send; None if there is nothing at the offset yet."""
+        with self._reading:
+            return None if self._closed else self._read(wanted, body_bytes_max)
+
+    def _read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
+        part = self._part(wanted.partition, wanted.offset)
+        if not part.data:
+            found = self._fill(part, wanted)
+            if found is not None:
+                return found
+        if not part.data:
+            return None
+        first = part.offset
+        end, count = portions.cut(part.data, min(wanted.bytes, body_bytes_max))
+        data, part.data = part.data[:end], part.data[end:]
+        part.offset = first + count
+        if end > body_bytes_max:
+            return self._too_large(wanted.partition, first, data, body_bytes_max)
+        return self._portion(wanted.partition, first, count, portions.sift(data, count, self._passes))
+
+    def _part(self, partition: int, offset: int) -> _Ahead:
+        part = self._parts.get(partition)
+        if part is None:
+            cursor = LogCursor(self._engine.log(self.channel, partition), offset, self._engine.disk)
+            part = self._parts[partition] = _Ahead(cursor)
+        if part.offset != offset:
+            part.data, part.offset = b"", offset
+            part.cursor.seek(offset)
+        return part
+
+    def _fill(self, part: _Ahead, wanted: Read) -> Portion | None:
+        """Read on, a few chunks at once. What is damaged or gone is a portion of its own."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < wanted.bytes:
+            at = part.cursor.offset
+            chunk = part.cursor.read()
+            if chunk is None:
+                break
+            if chunk.numbered is not None or chunk.missing or not chunk.data:
+                if pieces:
+                    part.cursor.seek(at)
+                    break
+                part.offset = chunk.next
+                self._engine.make_durable(self.channel, wanted.partition, chunk.next)
+                return self._damaged(wanted.partition, chunk)
+            pieces.append(chunk.data)
+            size += len(chunk.data)
+        part.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if pieces:
+            self._engine.make_durable(self.channel, wanted.partition, part.cursor.offset)
+        return None
+
+    def _damaged(self, partition: int, chunk: Chunk) -> Portion:
+        intact = dict(chunk.numbered or [])
+        if not intact:
+            return Portion(chunk.first, 0, b"", chunk.next, self._own(partition, chunk.first, chunk.next))
+        lines = [intact.get(offset, b"") for offset in range(chunk.first, chunk.next)]
+        return self._portion(partition, chunk.first, len(lines), portions.sift_lines(lines, self._passes))
+
+    def _portion(self, partition: int, first: int, count: int, sifted: portions.Sifted) -> Portion:
+        gaps = SeenSet()
+        for at in sifted.empty:  # compacted, redacted or damaged: it will never come from here
+            gaps.update(self._own(partition, first + at, first + at + 1))
+        if len(gaps):
+            with self._lock:
+                self._remembered().spared.update(gaps)
+                self._unsaved = True
+        return Portion(first, count, b"" if sifted.nothing else sifted.body, first + count, gaps)
+
+    def _own(self, partition: int, first: int, following: int) -> SeenSet:
+        """What was published here at these offsets, in this life."""
+        found = SeenSet()
+        found.add(self._origin, partition, first, following)
+        return found
+
+    def _passes(self, origin: bytes) -> bool:
+        """Not what may not be relayed, and not what the other side published itself."""
+        verdict = self._verdicts.get(origin)
+        if verdict is None:
+            verdict = self._verdicts[origin] = origin != self._echo and self._relays(origin.decode("ascii", "replace"))
+        return verdict
+
+    def _too_large(self, partition: int, offset: int, line: bytes, most: int) -> Portion:
+        if portions.sift(line, 1, self._passes).nothing:
+            return Portion(offset, 1, b"", offset + 1, SeenSet())
+        self.refused(partition, [(offset, f"it has {len(line)} bytes; the other end of the link takes {most} at once")])
+        return Portion(offset, 1, b"", offset + 1, SeenSet())
+
+    # -- how far it has come --------------------------------------------------------------------------------------
+
+    def acked(self, partition: int, position: int) -> None:
+        """Everything before the position is stored there, or refused and kept here. Written down by ``save``."""
+        with self._lock:
+            self._remembered().positions[partition] = position
+            self._unsaved = True
+
+    def refused(self, partition: int, refused: Sequence[tuple[int, str]]) -> None:
+        """Keep what the other side refused as dead letters, and remember not to send it again. Durable."""
+        memory = self._remembered()
+        if self._letters is None:
+            self._letters = Letters(self._station, self._peer, self.channel, to_us(memory.time))
+        for offset, reason in refused:
+            identity = self._letters.write(partition, offset, reason)
+            if identity is not None:
+                with self._lock:
+                    memory.spared.add(*identity, identity[2] + 1)
+        self._unsaved = True
+        self.save()
+
+    def save(self) -> None:
+        """Write down how far it has come, if that changed."""
+        with self._saving:
+            if not self._unsaved or self._memory is None:
+                return
+            with self._lock:
+                self._unsaved = False
+                self._memory.time = self._now()
+                data = peerfile.encode(self._memory)
+            try:
+                peerfile.save(self._directory, self.channel, data, self._engine.disk)
+            except OSError:
+                self._unsaved = True
+                raise
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is something to be saved."""
+        return self._unsaved
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._reading:
+            self._closed = True
+            for part in self._parts.values():
+                part.cursor.close()
+            self._parts.clear()
+
+    def _remembered(self) -> Memory:
+        assert self._memory is not None, "prepare comes first"
+        return self._memory
+
+    def _now(self) -> datetime:
+        return from_us(self._engine.clock.time_ns() // 1000)
+
+
+class Chunks:
+    """What a log holds from an offset on, up to now."""
+
+    def __init__(self, cursor: LogCursor) -> None:
+        self._cursor = cursor
+
+    def __iter__(self) -> Chunks:
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = self._cursor.read()
+        if chunk is None:
+            self._cursor.close()
+            raise StopIteration
+        return chunk
+
+
+def exists(station: Station, channel: str) -> bool:
+    """Whether there is such a channel."""
+    with contextlib.suppress(NotFound):
+        station.engine.describe(channel)
+        return True
+    return False

@@ -1,0 +1,108 @@
+"""What a station remembers of one peer and one channel: ``DATA/links/KIND/PEER/CHANNEL.json``.
+
+    {"incarnation":"k3f9q2","positions":{"0":41},"spared":{"host1.k3f9q2":{"0":[[17,18]]}},"time":"2026-11-16T05:30:00Z"}
+
+``positions``: how far the peer has acknowledged, by partition. ``spared``: what it is never sent, because it refused
+that, or wanted nothing from before its start. A position may be old: what the peer has already is recognised there.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from heliograph.disk import Disk
+from heliograph.names import check_name
+from heliograph.seen import SeenSet
+from heliograph.station import links
+from heliograph.station.links import LinkKind
+
+logger = logging.getLogger("heliograph.links")
+_SUFFIX: Final = ".json"
+_LAST: Final = "last-here"
+
+
+class _Kept(msgspec.Struct, kw_only=True):
+    incarnation: str
+    positions: dict[str, int]
+    spared: dict[str, dict[str, list[list[int]]]] = {}
+    time: datetime
+
+
+_decode = msgspec.json.Decoder(_Kept).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """One such file."""
+
+    incarnation: str
+    positions: dict[int, int]
+    spared: SeenSet
+    time: datetime
+
+
+def directory_of(root: Path, kind: LinkKind, peer: str) -> Path:
+    """Where the files of a peer are."""
+    return root / links.DIRECTORY / kind / check_name(peer, "station")
+
+
+def load(directory: Path, channel: str, disk: Disk) -> Memory | None:
+    """What is remembered; None if there is nothing. What cannot be read means: send everything, it is recognised."""
+    path = directory / (check_name(channel) + _SUFFIX)
+    try:
+        kept = _decode(disk.read_file(path))
+        positions = {int(partition): offset for partition, offset in kept.positions.items()}
+        return Memory(
+            incarnation=kept.incarnation,
+            positions=positions,
+            spared=SeenSet.from_json(kept.spared),
+            time=kept.time,
+        )
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, ValueError) as error:
+        logger.error("%s cannot be read (%s): channel '%s' is sent from its beginning", path, error, channel)
+        return Memory(incarnation="", positions={}, spared=SeenSet(), time=datetime.fromtimestamp(0, UTC))
+
+
+def encode(memory: Memory) -> bytes:
+    """What is written down."""
+    kept = _Kept(
+        incarnation=memory.incarnation,
+        positions={str(partition): offset for partition, offset in sorted(memory.positions.items())},
+        spared=memory.spared.to_json(),
+        time=memory.time,
+    )
+    return _encode(kept) + b"\n"
+
+
+def save(directory: Path, channel: str, data: bytes, disk: Disk) -> None:
+    """Durable when it returns."""
+    _make(directory, disk)
+    disk.replace_file(directory / (channel + _SUFFIX), data)
+
+
+def _make(directory: Path, disk: Disk) -> None:
+    if not directory.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        for made in (directory.parent, directory.parent.parent):
+            disk.sync_directory(made)
+
+
+def here(directory: Path, disk: Disk) -> None:
+    """The peer is, or was until now, connected."""
+    _make(directory, disk)
+    disk.replace_file(directory / _LAST, b"", sync_names=False)
+
+
+def last_here(directory: Path, disk: Disk) -> float:
+    """When the peer was last connected, in seconds of the wall clock; 0 if nobody knows."""
+    try:
+        return disk.stat(directory / _LAST).st_mtime
+    except FileNotFoundError:
+        return 0.0

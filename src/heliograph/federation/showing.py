@@ -1,0 +1,34 @@
+"""A connection as people see it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from heliograph.clock import from_us
+from heliograph.station.links import LinkInfo, LinkKind
+
+if TYPE_CHECKING:
+    from heliograph.engine.files import FilesEngine
+    from heliograph.federation.conversation import Conversation
+
+
+def since_now(engine: FilesEngine) -> datetime:
+    """The wall clock's time, to the second."""
+    return from_us(engine.clock.time_ns() // 1000).replace(microsecond=0)
+
+
+def shown(
+    engine: FilesEngine, conversation: Conversation, kind: LinkKind, address: str, reconnects: int, refused: int = 0
+) -> LinkInfo:
+    """A connection that works. ``refused``: by the connections before it."""
+    messages, seconds = conversation.sender.lag()
+    held = 0.0 if conversation.established_at is None else conversation.age_s
+    return LinkInfo(
+        name=conversation.session_peer, kind=kind, address=address, state="up",
+        since=since_now(engine) - timedelta(seconds=int(held)), channels=conversation.channels(), lag_messages=messages,
+        lag_s=round(seconds, 3), in_flight_bytes=conversation.in_flight(),
+        round_trip_ms=round(conversation.session.heartbeat.round_trip_s * 1000, 3), reconnects=reconnects,
+        refused=refused + conversation.sender.refused, parked=dict(conversation.alarms), error=conversation.error,
+        certificate_days_left=None if conversation.peer is None else conversation.peer.days_left,
+    )  # fmt: skip

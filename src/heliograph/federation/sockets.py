@@ -1,0 +1,87 @@
+"""Sockets that speak WebSocket over TLS: dialling, and accepting by ourselves.
+
+Who accepts by itself hears why a handshake failed, counts connections before they cost anything, and uses new
+certificates for the next connection. picows has no public door for that, so its protocol is made here as it makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import Any, Final
+
+import aiofastnet
+import picows
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
+
+from heliograph.errors import ConfigError
+
+HANDSHAKE_S: Final = 5.0
+"""How long TLS, and then the WebSocket upgrade, may take."""
+SHUTDOWN_S: Final = 1.0
+READ_BUFFER_BYTES: Final = 16 * 1024
+BACKLOG: Final = 1024
+
+_quiet = logging.getLogger("heliograph.links.socket")
+_quiet.setLevel(logging.ERROR)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    >>> split_address("hub.example:7740"), split_address("[::1]:7740"), split_address(":0")
+    (('hub.example', 7740), ('::1', 7740), ('', 0))
+    """
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket; without a host on every address, of both families where there are two."""
+    host, port = split_address(address)
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            found = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+        else:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            found = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"hub.listen = {address!r}: {error.strerror or error}") from error
+    found.setblocking(False)
+    return found
+
+
+async def accept(
+    connection: socket.socket, context: SSLContext, listener: Callable[[], picows.WSListener], frame_bytes_max: int
+) -> None:
+    """Shake hands over an accepted connection; OSError says why that failed. The listener hears the rest."""
+
+    def protocol() -> Any:
+        return WSProtocol(
+            None, None, False, lambda _: listener(), _quiet, True, HANDSHAKE_S, False, 20, 20,
+            picows.WSAutoPingStrategy.PING_WHEN_IDLE, True, frame_bytes_max, None, READ_BUFFER_BYTES,
+        )  # fmt: skip
+
+    _, made = await aiofastnet.connect_accepted_socket(
+        asyncio.get_running_loop(), protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S,
+        ssl_shutdown_timeout=SHUTDOWN_S,
+    )  # fmt: skip
+    await made.wait_until_handshake_complete()
+
+
+async def dial(
+    address: str, context: SSLContext, listener: Callable[[], picows.WSListener], frame_bytes_max: int
+) -> picows.WSTransport:
+    """Connect to a hub; OSError or picows.WSError says why not."""
+    async with asyncio.timeout(2 * HANDSHAKE_S):
+        transport, made = await picows.ws_connect(
+            listener, f"wss://{address}/", ssl_context=context, websocket_handshake_timeout=HANDSHAKE_S,
+            max_frame_size=frame_bytes_max, logger_name=_quiet, max_redirects=0, ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )  # fmt: skip
+    if made is None:  # refused after the handshake, which in TLS 1.3 is where a client learns of it
+        raise ConnectionResetError("hung up")
+    return transport
