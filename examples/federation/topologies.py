@@ -1,11 +1,11 @@
 """Stations in a star, a chain, a diamond and a ring: published at the edge, each message is everywhere exactly once.
 
-    python examples/federation/topologies.py                 # all, one after the other
-    python examples/federation/topologies.py ring --dir ring  # one; its directories and configurations stay in ./ring
-    python examples/federation/topologies.py star --stay      # until Ctrl-C, to look around with helio links
+    python examples/federation/topologies.py --once            # all, one after the other
+    python examples/federation/topologies.py diamond           # one, until Ctrl-C: look around with helio links
+    python examples/federation/topologies.py ring --dir here   # its directories and configurations stay in here/ring
 
 All stations run in this process, each with a directory of its own, and talk over mutual TLS on loopback. Their
-configurations are written beside them: `helio serve --config ring/a.yaml` runs the same station by itself.
+configurations are written beside them: `helio serve --config here/ring/a.yaml` runs the same station by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import logging
 import socket
 import sys
 import tempfile
@@ -129,9 +130,8 @@ def run(name: str, directory: Path, *, stay: bool) -> bool:
         good = all([report(station, sent) for station in opened.values()])
         if stay:
             print(f"  go on looking, for example: helio -d {directory / stations(topology)[0]} links; Ctrl-C ends")
-            with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(1)
+            while True:
+                time.sleep(1)
     return good
 
 
@@ -158,18 +158,24 @@ def report(station: hg.Station, sent: set[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("topology", nargs="*", choices=[*TOPOLOGIES, []], help="which; all if none is named")
+    parser.add_argument("topology", nargs="*", metavar="TOPOLOGY", help=f"{', '.join(TOPOLOGIES)}; without one all with --once, else star")
     parser.add_argument("--dir", type=Path, help="where their directories are made and stay")
-    parser.add_argument("--stay", action="store_true", help="let them run until Ctrl-C")
+    parser.add_argument("--once", action="store_true", help="end by itself instead of with Ctrl-C")
     said = parser.parse_args()
+    if unknown := set(said.topology) - set(TOPOLOGIES):
+        parser.error(f"there is no topology {', '.join(unknown)}; there are {', '.join(TOPOLOGIES)}")
+    logging.getLogger("heliograph").setLevel(logging.ERROR)  # that a hub is not there yet is no news here
     with tempfile.TemporaryDirectory(prefix="heliograph-") as temporary:
         good = []
-        for name in said.topology or TOPOLOGIES:
+        for name in said.topology or (TOPOLOGIES if said.once else ["star"]):
             directory = (said.dir or Path(temporary)) / name
             directory.mkdir(parents=True)
-            good.append(run(name, directory, stay=said.stay))
+            good.append(run(name, directory.resolve(), stay=not said.once))
     return 0 if all(good) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

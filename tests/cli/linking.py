@@ -51,4 +51,4 @@ def acknowledged(
         incarnation=station.engine.incarnation(channel), positions=positions, spared=spared or SeenSet(),
         time=datetime.now(UTC),
     )  # fmt: skip
-    peerfile.save(peerfile.directory_of(station.path, kind, peer), channel, memory, SYSTEM_DISK)
+    peerfile.save(peerfile.directory_of(station.path, kind, peer), channel, peerfile.encode(memory), SYSTEM_DISK)

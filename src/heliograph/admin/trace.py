@@ -47,7 +47,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     appended: datetime | None
-    """When this log got it, to within some 16 KiB of neighbours; None if the index does not say."""
+    """When this log got it, at the latest: the index notes a time for every 16 KiB. None if it does not say."""
     published: datetime
     origin: str
     """The station where it was published."""
@@ -57,7 +57,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     own: bool
     """Whether that is this station."""
     through: list[str]
-    """If not: the peers and hubs that may have brought it, by the rules of the configuration."""
+    """If not: the peers and hubs that may have brought it, by the rules of the configuration; without one, all that
+    were ever here."""
     onward: list[Onward]
 
 
@@ -88,7 +89,7 @@ def _copy(station: Station, message: Message, known: list[Remembered]) -> Copy:
     origin, _, incarnation = message.origin.rpartition(".")
     partition, _, offset = message.originseq.partition("/")
     own = origin == station.name
-    through = [] if own else _through(station, message.channel, message.origin)
+    through = [] if own else _through(station, message, known)
     return Copy(
         station=station.name, channel=message.channel, partition=message.partition, offset=message.offset,
         appended=_appended(station, message), published=message.time, origin=origin, incarnation=incarnation,
@@ -108,7 +109,11 @@ def _appended(station: Station, message: Message) -> datetime | None:
     return from_us(chunk.append_us) if chunk is not None and chunk.append_us else None
 
 
-def _through(station: Station, channel: str, origin: str) -> list[str]:
+def _through(station: Station, message: Message, known: list[Remembered]) -> list[str]:
+    channel, origin = message.channel, message.origin
+    if not station.config.hub.peers and not station.config.links:
+        names = sorted({one.peer for one in known})
+        return [name for name in names if name == origin.rpartition(".")[0]] or names
     found = [
         peer.name for peer in station.config.hub.peers
         if not Rules(peer.name, peer.publish, (), peer.relay).sending(origin) and channel in Names(peer.publish)

@@ -22,13 +22,21 @@ class Lines(logging.Handler):
         self.error: OSError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line; a traceback only for whoever asked for one."""
-        traceback = ""
+        """One line; a traceback only for whoever asked for one.
+
+        What is audited is for programs: people are told in words of their own.
+        """
+        more: dict[str, Any] = {}
+        text: Any = record.getMessage()
+        if record.name == "heliograph.audit" and record.levelno == logging.INFO:
+            if not self._json:
+                return
+            text, more["facts"] = record.args or ("", {})
         if record.exc_info and self._verbose:
-            traceback = logging.Formatter().formatException(record.exc_info)
+            more["traceback"] = logging.Formatter().formatException(record.exc_info)
         self.say(
-            record.getMessage(), level=record.levelname.lower(), about=record.name.rpartition(".")[2],
-            at=datetime.fromtimestamp(record.created, UTC), **({"traceback": traceback} if traceback else {}),
+            text, level=record.levelname.lower(), about=record.name.rpartition(".")[2],
+            at=datetime.fromtimestamp(record.created, UTC), **more,
         )  # fmt: skip
 
     def say(
@@ -37,7 +45,7 @@ class Lines(logging.Handler):
         """Write a line that is not from the library; ``more`` is for programs, and a traceback for both."""
         at = at or datetime.now(UTC)
         if self._json:
-            line = msgspec.json.encode({"time": at, "level": level, "about": about, "message": text, **more})
+            line = msgspec.json.encode({"time": at, "level": level, "about": about, "message": text, **more}, enc_hook=str)
         else:
             line = f"{output.moment(at, 'seconds')} {level.ljust(7)} {one_line(text)}".encode(errors="replace")
             if more.get("traceback"):

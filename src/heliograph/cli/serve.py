@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from heliograph.cli.common import Common, describe, station_in
 from heliograph.cli.frame import command
 from heliograph.cli.logs import Lines
 from heliograph.cli.signals import Stop
+from heliograph.errors import HeliographError
 
 if TYPE_CHECKING:
     from heliograph.config import Config
@@ -84,7 +86,7 @@ def serve(common: Common) -> int:
         _check_name(station, certificate)
         _check_port(station)
         _introduce(common, log, station, certificate)
-        federation = federation_of(station)
+        federation = federation_of(station, _source(common))
         federation.start()
         _wait(common, log, federation, stop, hangups)
         if not common.quiet:
@@ -153,7 +155,7 @@ def _introduce(common: Common, log: Lines, station: Station, certificate: TlsMat
             certificate_days_left=round(left, 2),
         )  # fmt: skip
     elif not common.quiet:
-        ends = "has expired" if left < 0 else f"{output.several(int(left), 'day')} left"
+        ends = "has expired" if left < 0 else f"{output.several(round(left), 'day')} left"
         output.facts([
             ("station", f"{station.name} in {station.path}"), ("certificate", f"{config.tls.cert}, {ends}"),
             *([("hub", f"listens on {config.hub.listen}")] if config.hub.listen else []),
@@ -168,6 +170,14 @@ def _rules(one: Any) -> str:
         f"{word} {' '.join(names)}" for word in ("publish", "subscribe", "relay") if (names := getattr(one, word, ()))
     ]
     return "; ".join(said) or "may do nothing"
+
+
+def _source(common: Common) -> tuple[Path, Callable[[], Config]] | None:
+    """The configuration file, which is watched, and how to read it again."""
+    from heliograph.config import ENV_FILE
+
+    file = common.config_file or os.environ.get(ENV_FILE)
+    return (Path(file), common.config) if file else None
 
 
 # -- meanwhile ----------------------------------------------------------------------------------------------
@@ -192,6 +202,8 @@ def _wait(common: Common, log: Lines, federation: Federation, stop: Stop, hangup
     standing_by = False
     while not stop.signal and log.error is None:
         time.sleep(_LOOK_S)
+        if federation.ended:
+            raise HeliographError("the links ended; what was logged before says why")
         while not hangups.empty():
             hangups.get()
             _reload(common, log, federation)
@@ -202,8 +214,6 @@ def _wait(common: Common, log: Lines, federation: Federation, stop: Stop, hangup
 
 def _reload(common: Common, log: Lines, federation: Federation) -> None:
     """New rules and certificates; if something is wrong with them, the old ones stay."""
-    from heliograph.errors import HeliographError
-
     try:
         config = common.config()
         _certificate(config)
@@ -211,4 +221,3 @@ def _reload(common: Common, log: Lines, federation: Federation) -> None:
         log.say(f"nothing was reloaded, everything stays as it was: {describe(error)}", level="error")
         return
     federation.reload(config)
-    log.say("certificates and rules were read again")

@@ -38,8 +38,8 @@ def trace(common: Common, id: str, channel: str | None, also: tuple[str, ...]) -
     """Show where a message is: its place in the log, where it was published, and which links have it.
 
     A link that has acknowledged it has it on disk. What this station cannot know, other stations can: ask there, or
-    name their directories with --also. With --config it also says over which links a message of another station may
-    have come.
+    name their directories with --also. A message of another station came over one of the links that are named; with
+    --config only those that may bring it are.
 
     Exit code 1 if no directory has the message.
     """
@@ -72,7 +72,7 @@ def _show(copy: Copy) -> None:
     if not copy.own:
         came = f"over a link, from {' or '.join(copy.through)}" if copy.through else "over a link"
     output.facts([
-        ("  appended", output.moment(copy.appended)), ("  came", came), ("  published", output.moment(copy.published)),
+        ("  appended", f"{output.moment(copy.appended)} at the latest"), ("  came", came), ("  published", output.moment(copy.published)),
         ("  origin", f"{place} ({copy.incarnation})"),
     ])  # fmt: skip
     for onward in copy.onward:
