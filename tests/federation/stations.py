@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -93,9 +94,10 @@ class Process:
     def __init__(self, config: Path, arguments: Iterable[str]) -> None:
         script = Path(__file__).with_name("station_process.py")
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read at the end
         self.child = subprocess.Popen(
             [sys.executable, str(script), str(config), *arguments], env=environment,
-            stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         assert self.child.stdout is not None
         assert self.child.stdout.readline() == "ready\n"
@@ -114,6 +116,11 @@ class Process:
         code = self.child.wait(30)
         self._shut()
         return code
+
+    def complaints(self) -> str:
+        """What it wrote to stderr."""
+        self._errors.seek(0)
+        return self._errors.read().decode()
 
     def _shut(self) -> None:
         for pipe in (self.child.stdin, self.child.stdout):

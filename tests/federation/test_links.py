@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+import heliograph as hg
+from heliograph.station import links as states
 from tests.federation.stations import Net, audited, check_log, lines, payloads, up, wait_for
 
 
@@ -25,7 +28,278 @@ def test_a_client_publishes_a_channel_to_a_hub(net: Net) -> None:
         host1.publish("alerts", "four")
         wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 4)
         wait_for(lambda: up(host1, "hub") and up(hub, "host1"))
-        (link,) = host1.links()
-        assert (link.kind, link.channels) == ("hub", ["alerts"])
-        wait_for(lambda: host1.links()[0].lag_messages == 0)
+        wait_for(lambda: host1.links()[0].channels == ["alerts"] and host1.links()[0].lag_messages == 0)
+        assert [link.kind for link in (*host1.links(), *hub.links())] == ["hub", "peer"]
+        assert host1.links()[0].certificate_days_left > 300  # type: ignore[operator]
     assert [record["peer"] for record in audited(net.path("hub"), "link-up")] == ["host1"]
+    assert [record["peer"] for record in audited(net.path("host1"), "link-down")] == ["hub"]
+
+
+def test_messages_from_before_the_link_and_of_many_partitions_arrive_in_order(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}], storage={"partitions": 3})
+    net.station("host1", links=[{"hub": "hub", "publish": ["sensors.>"]}], storage={"partitions": 2})
+    with net.open("host1", federate=False) as host1:
+        for number in range(300):
+            host1.publish("sensors.kitchen", number, key=f"k{number % 7}")
+        host1.publish("private", "not for anybody")
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish("sensors.cellar", "a channel that is new", key="k")
+        wait_for(lambda: len(set(lines(net.path("hub"), "sensors.kitchen"))) == 300)
+        wait_for(lambda: payloads(net.path("hub"), "sensors.cellar") == ["a channel that is new"])
+    assert lines(net.path("hub"), "private") == []
+    with hg.open(net.path("hub"), read_only=True) as hub:
+        for key in range(7):
+            found = [message.data for message in hub.read("sensors.kitchen") if message.key == f"k{key}"]
+            assert found == sorted(found)
+
+
+def test_star(net: Net) -> None:
+    hosts = ["host1", "host2", "host3"]
+    peers = [{"name": name, "publish": ["alerts"], "subscribe": [f"commands.{name}"]} for name in hosts]
+    net.station("hub", peers=[*peers, {"name": "dashboard", "subscribe": ["alerts"]}])
+    for name in hosts:
+        net.station(name, links=[{"hub": "hub", "publish": ["alerts"], "subscribe": [f"commands.{name}"]}])
+    net.station("dashboard", links=[{"hub": "hub", "subscribe": ["alerts"]}])
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(net.open("hub"))
+        stations = {name: stack.enter_context(net.open(name)) for name in (*hosts, "dashboard")}
+        for name in hosts:
+            stations[name].publish_many("alerts", [f"{name}-{number}" for number in range(50)])
+            hub.publish(f"commands.{name}", f"do it, {name}")
+        wait_for(lambda: len(check_log(net.path("dashboard"), "alerts")) == 150)
+        for name in hosts:
+            wait_for(lambda name=name: payloads(net.path(name), f"commands.{name}") == [f"do it, {name}"])
+            assert len(lines(net.path(name), "alerts")) == 50, "what others published is nobody's concern"
+        assert check_log(net.path("hub"), "alerts") == check_log(net.path("dashboard"), "alerts")
+
+
+def test_chain(net: Net) -> None:
+    net.station("c", peers=[{"name": "b", "publish": ["alerts"], "relay": ["a"]}])
+    net.station(
+        "b", peers=[{"name": "a", "publish": ["alerts"]}], links=[{"hub": "c", "publish": ["alerts"]}]
+    )  # fmt: skip
+    net.station("a", links=[{"hub": "b", "publish": ["alerts"]}])
+    with net.open("c"), net.open("b") as b, net.open("a") as a:
+        for number in range(20):
+            a.publish("alerts", f"a{number}")
+            b.publish("alerts", f"b{number}")
+        wait_for(lambda: len(check_log(net.path("c"), "alerts")) == 40)
+    assert check_log(net.path("c"), "alerts") == check_log(net.path("b"), "alerts")
+
+
+def test_a_chain_passes_on_only_what_may_be_relayed(net: Net) -> None:
+    net.station("c", peers=[{"name": "b", "publish": ["alerts"]}])
+    net.station(
+        "b", peers=[{"name": "a", "publish": ["alerts"]}], links=[{"hub": "c", "publish": ["alerts"]}]
+    )  # fmt: skip
+    net.station("a", links=[{"hub": "b", "publish": ["alerts"]}])
+    with net.open("c"), net.open("b") as b, net.open("a") as a:
+        a.publish("alerts", "of a")
+        wait_for(lambda: payloads(net.path("b"), "alerts") == ["of a"])
+        b.publish("alerts", "of b")
+        wait_for(lambda: payloads(net.path("c"), "alerts") == ["of b"])
+        wait_for(lambda: up(b, "c") and not b.links()[0].parked)
+
+
+def test_diamond(net: Net) -> None:
+    for hub in ("hub1", "hub2"):
+        net.station(
+            hub, peers=[{"name": "client", "publish": ["alerts"]}, {"name": "reader", "subscribe": ["alerts"]}]
+        )  # fmt: skip
+    both = ("hub1", "hub2")
+    net.station("client", links=[{"hub": hub, "publish": ["alerts"]} for hub in both])
+    net.station("reader", links=[{"hub": hub, "subscribe": ["alerts"]} for hub in both])
+    with net.open("hub1"), net.open("hub2") as hub2, net.open("client") as client, net.open("reader"):
+        client.publish_many("alerts", list(range(200)))
+        hub2.publish("alerts", "of hub2")
+        wait_for(lambda: len(lines(net.path("reader"), "alerts")) == 201)
+        for number in range(20):
+            client.publish("alerts", number)
+        wait_for(lambda: len(lines(net.path("reader"), "alerts")) == 221)
+    found = lines(net.path("reader"), "alerts")
+    assert len(set(found)) == len(found) == 221, "each message once, though it came twice"
+
+
+def test_ring(net: Net) -> None:
+    names = ["a", "b", "c"]
+    for at, name in enumerate(names):
+        before, after = names[at - 1], names[(at + 1) % 3]
+        net.station(
+            name,
+            peers=[{"name": before, "publish": ["news"], "relay": [">"]}],
+            links=[{"hub": after, "publish": ["news"]}],
+        )
+    with contextlib.ExitStack() as stack:
+        stations = {name: stack.enter_context(net.open(name)) for name in names}
+        for number in range(10):
+            for name in names:
+                stations[name].publish("news", f"{name}{number}")
+        for name in names:
+            wait_for(lambda name=name: len(lines(net.path(name), "news")) >= 30)
+    logs = [set(lines(net.path(name), "news")) for name in names]
+    assert [len(lines(net.path(name), "news")) for name in names] == [30, 30, 30]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_a_client_publishes_and_subscribes_the_same_channel(net: Net) -> None:
+    net.station("hub", peers=[{"name": name, "publish": ["chat"], "subscribe": ["chat"]} for name in ("ann", "bob")])
+    for name in ("ann", "bob"):
+        net.station(name, links=[{"hub": "hub", "publish": ["chat"], "subscribe": ["chat"]}])
+    with net.open("hub") as hub, net.open("ann") as ann, net.open("bob") as bob:
+        for number in range(10):
+            ann.publish("chat", f"ann {number}")
+            bob.publish("chat", f"bob {number}")
+            hub.publish("chat", f"hub {number}")
+        for name in ("hub", "ann", "bob"):
+            wait_for(lambda name=name: len(check_log(net.path(name), "chat")) == 30)
+    assert check_log(net.path("ann"), "chat") == check_log(net.path("bob"), "chat")
+
+
+def test_a_station_works_while_its_hub_is_down_and_catches_up(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1:
+        host1.publish("alerts", "nobody is there")
+        wait_for(lambda: host1.links()[0].state == "waiting" and host1.links()[0].error)
+        with net.open("hub"):
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == ["nobody is there"])
+        wait_for(lambda: not up(host1, "hub"))
+        host1.publish("alerts", "gone again")
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 2)
+            wait_for(lambda: up(host1, "hub") and host1.links()[0].reconnects == 1)
+
+
+def test_a_subscription_that_begins_with_new_messages(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["commands"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["commands"], "start": "new"}])
+    with net.open("hub") as hub:
+        hub.publish("commands", "old")
+        with net.open("host1") as host1:
+            wait_for(lambda: up(host1, "hub") and host1.links()[0].channels == ["commands"])
+            hub.publish("commands", "new")
+            wait_for(lambda: payloads(net.path("host1"), "commands") == ["new"])
+        hub.publish("commands", "while it was away")
+        with net.open("host1"):
+            wait_for(lambda: payloads(net.path("host1"), "commands") == ["new", "while it was away"])
+
+
+def test_lines_that_were_redacted_are_passed_over(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1:
+        receipts = host1.publish_many("alerts", list(range(10)))
+        host1.redact(receipts[0].id)
+        host1.redact(receipts[4].id)
+        with net.open("hub"):
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == [1, 2, 3, 5, 6, 7, 8, 9])
+            host1.publish("alerts", 10)
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 9)
+
+
+def test_a_payload_that_speaks_of_origins_changes_nothing(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish("alerts", {"a": 1, "origin": "other.k3f9q2", "originseq": "0/0", "crc": "00000000"})
+        host1.publish("alerts", "plain")
+        wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 2)
+
+
+def test_durability_interval_is_synced_before_it_is_sent(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], storage={"durability": "interval"})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage={"durability": "os"})
+    with net.open("hub"), net.open("host1") as host1:
+        for number in range(100):
+            host1.publish("alerts", number)
+        wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 100)
+        limit = host1.engine.limit("alerts", 0, synced=True)
+        assert limit.next == 100
+
+
+def test_a_channel_that_is_deleted_and_made_again(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("alerts", ["a", "b", "c"])
+        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 3)
+        host1.delete_channel("alerts")
+        host1.publish("alerts", "another life")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["a", "b", "c", "another life"])
+
+
+def test_other_processes_see_the_links_and_stand_by(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"):
+        process = net.run("host1")
+        with net.open("host1") as host1:
+            wait_for(lambda: up(host1, "hub"))
+            host1.publish("alerts", "published here, sent by the other process")
+            wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 1)
+            assert states.running(net.path("host1"), host1.engine.disk)
+            process.kill()
+            host1.publish("alerts", "and now by this one")
+            wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 2)
+            wait_for(lambda: up(host1, "hub"))
+    with hg.open(net.path("host1"), read_only=True) as host1:
+        assert [link.state for link in host1.links()] == ["stopped"]
+
+
+def test_a_channel_that_is_made_while_a_subscriber_of_new_messages_is_away_is_new_to_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["commands.>"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["commands.>"], "start": "new"}])
+    with net.open("hub") as hub:
+        hub.publish("commands.all", "old")
+        with net.open("host1") as host1:
+            wait_for(lambda: host1.links()[0].channels == ["commands.all"])
+        hub.publish("commands.host1", "the first command")
+        with net.open("host1"):
+            wait_for(lambda: payloads(net.path("host1"), "commands.host1") == ["the first command"])
+    assert lines(net.path("host1"), "commands.all") == []
+
+
+def test_retention_waits_for_links_as_it_does_for_subscriptions(net: Net) -> None:
+    small = {"segment_bytes": 4096, "retention_once_read": True}
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=small)
+    with net.open("host1") as host1:
+        for number in range(100):
+            host1.publish("alerts", number)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 100, "a hub that was never reached holds everything"
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 100)
+            wait_for(lambda: host1.links()[0].lag_messages == 0)
+        host1.publish("alerts", "while it was away")
+
+        def trimmed() -> bool:  # positions are written down a little later
+            host1.trim()
+            return len(lines(net.path("host1"), "alerts")) < 100
+
+        wait_for(trimmed)
+        assert "while it was away" in payloads(net.path("host1"), "alerts")
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 101)
+
+
+def test_a_hub_that_gets_a_full_disk_acknowledges_nothing_and_goes_on_later(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        append = hub.engine.relayed.append
+        full = [True]
+
+        def refusing(*arguments: object) -> object:
+            if full[0]:
+                raise hg.DiskFull("no space left on device")
+            return append(*arguments)  # type: ignore[arg-type]
+
+        hub.engine.relayed.append = refusing  # type: ignore[assignment,method-assign]
+        host1.publish("alerts", "patience")
+        wait_for(lambda: any("no space" in link.error for link in hub.links()))
+        wait_for(lambda: host1.links()[0].lag_messages == 1)
+        assert lines(net.path("hub"), "alerts") == []
+        full[0] = False
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["patience"])
+        wait_for(lambda: host1.links()[0].lag_messages == 0 and not any(link.error for link in hub.links()))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import picows
@@ -25,6 +26,7 @@ from heliograph.federation.peerfile import directory_of
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours, Session
+from heliograph.federation.showing import since_now
 from heliograph.federation.tlsfiles import Peer
 from heliograph.station.links import LinkKind
 
@@ -93,6 +95,7 @@ class Conversation(picows.WSListener):
         self.peer: Peer | None = None
         self.established_at: float | None = None
         self.ended_at: float | None = None
+        self.since: datetime | None = None
         self.heard_at = self._loop.time()
         self.alarms: dict[str, str] = {}
         self.error = ""
@@ -225,6 +228,7 @@ class Conversation(picows.WSListener):
                 self.spawn(self._greeted())
             case events.Established():
                 self.established_at = self._loop.time()
+                self.since = since_now(self.shared.station.engine)
                 self._relay = event.welcome.relay
                 self._owner.established(self)
                 self.spawn(self._look())

@@ -32,6 +32,7 @@ logger = logging.getLogger("heliograph.links")
 PROBE_S: Final = 2.0
 """How long an old connection has time to show that it lives."""
 LOOK_S: Final = 0.02
+CLOSE_S: Final = 5.0
 BIND_S: Final = 5.0
 """How long until an address that cannot be listened at is tried again."""
 AUDITS_MAX: Final = 100
@@ -87,12 +88,12 @@ class Hub:
             self.socket.close()
         for conversation in list(self.conversations):
             conversation.bye("the hub is closed")
-        if self._open:
-            for task in [task for task in self._open if not self.conversations]:
-                task.cancel()
-            await asyncio.wait(list(self._open), timeout=5.0)
-            for task in self._open:
-                task.cancel()
+        ending = [self._loop.create_task(one.finished.wait()) for one in self.conversations]
+        if ending:
+            await asyncio.wait(ending, timeout=CLOSE_S)
+        for task in (*ending, *self._open):  # some may be in the middle of a handshake
+            task.cancel()
+        await asyncio.gather(*ending, *self._open, return_exceptions=True)
 
     # -- connections ----------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class Hub:
                 conversation.allow(_rules(rules), None, _quota(rules))
 
     def look(self) -> None:
-        """Once a second: end connections whose certificate is not good any more."""
+        """Now and then: end connections whose certificate is not good any more."""
         for conversation in list(self.conversations):
             if conversation.peer is not None:
                 why = self._tls.why_invalid(conversation.peer.certificate)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 10_000
 """Batches and gaps of one channel that wait for the disk; more than the windows allow is an attack."""
+STORE_BYTES: Final = 1 << 20
+"""How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
 RETRY_S: Final = 1.0
 """After what pause the disk is asked again."""
 
@@ -49,10 +51,10 @@ class Storer:
                 self._receiving.resume(event.stream, *standing)
                 self._line.flush()
                 return
-            except (NotFound, OSError) as error:
+            except NotFound as error:
                 self._park(event.stream, event.channel, str(error))
                 return
-            except HeliographError as error:
+            except (HeliographError, OSError) as error:
                 self._line.complain(f"'{event.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
 
@@ -73,9 +75,7 @@ class Storer:
         try:
             while channel in self._inlets and self._inlets[channel][1] and not self._line.over.is_set():
                 inlet, waiting = self._inlets[channel]
-                items = list(waiting)
-                waiting.clear()
-                await self._store_items(channel, inlet, items)
+                await self._store_items(channel, inlet, _take(waiting))
         finally:
             self._storing.discard(channel)
 
@@ -83,17 +83,15 @@ class Storer:
         while not self._line.over.is_set():
             try:
                 stored = await self._line.run(inlet.store, items, self.rules)
+                self._line.error = ""
                 break
-            except NotAllowed as error:
-                self._park(items[0].stream, channel, str(error))
-                return
-            except NotFound as error:
+            except (NotAllowed, NotFound) as error:
                 self._park(items[0].stream, channel, str(error))
                 return
             except ProtocolError as error:
                 self._line.fail(error)
                 return
-            except HeliographError as error:
+            except (HeliographError, OSError) as error:
                 self._line.complain(f"'{channel}' cannot be stored, and is not acknowledged: {error}")
             await self._line.pause(RETRY_S)
         else:
@@ -113,3 +111,13 @@ class Storer:
         self._receiving.park(stream, reason)
         self._line.alarm(channel, reason, ours=False)
         self._line.flush()
+
+
+def _take(waiting: deque[Item]) -> list[Item]:
+    """The oldest of what waits, as much as is stored at once."""
+    items: list[Item] = []
+    size = 0
+    while waiting and size < STORE_BYTES:
+        items.append(waiting.popleft())
+        size += items[-1].size if isinstance(items[-1], events.Arrived) else 0
+    return items

@@ -161,7 +161,7 @@ class Link:
             conversation.want(self._wants())
 
     def look(self) -> None:
-        """Once a second: end the connection if the hub's certificate is not good any more."""
+        """Now and then: end the connection if the hub's certificate is not good any more."""
         conversation = self.conversation
         if conversation is not None and conversation.peer is not None:
             why = self._tls.why_invalid(conversation.peer.certificate)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from heliograph.errors import Busy, HeliographError, NotFound
+from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
 from heliograph.federation import events, packing
+from heliograph.federation.frames import Ends
 from heliograph.federation.lag import Lag
 from heliograph.federation.outlet import Outlet, Portion, Renewed
 from heliograph.federation.packing import Squeeze
@@ -75,7 +76,7 @@ class Sender:
                 if start is None or self._line.over.is_set():
                     return
                 outlet = Outlet(self._line.shared.station, self._directory, self._line.session_peer, channel)
-                partitions, ends = await self._line.run(outlet.prepare, start)
+                partitions, ends = await self._prepare(outlet, start)
                 if self._line.over.is_set() or self._session.offers(channel) is None:
                     return
                 stream = self._sending.open(channel, partitions, ends)
@@ -89,6 +90,18 @@ class Sender:
         finally:
             self._opening.discard(channel)
 
+    async def _prepare(self, outlet: Outlet, start: str) -> tuple[int, Ends]:
+        while True:
+            try:
+                return await self._line.run(outlet.prepare, start)
+            except (NotFound, StationClosed):
+                raise
+            except (HeliographError, OSError) as error:
+                self._line.complain(f"'{outlet.channel}' cannot be looked at: {error}")
+            await self._line.pause(RETRY_S)
+            if self._line.over.is_set():
+                raise StationClosed("the link is closed")
+
     async def start(self, event: events.Resumed) -> None:
         """The other side said what it has: begin to send."""
         outlet = self._outlets.get(event.stream)
@@ -98,6 +111,11 @@ class Sender:
             begun = await self._line.run(outlet.begin, event, self._session.relays)
         except (Renewed, NotFound, ChannelGone, LogCut):
             self._reopen(event.stream, "the channel begins a new life")
+            return
+        except (StorageError, Busy, OSError) as error:
+            self._line.complain(f"'{event.channel}' cannot be looked at: {error}")
+            await self._line.pause(RETRY_S)
+            self._reopen(event.stream, "looked at again")
             return
         if self._sending.stream_of(event.channel) != event.stream or self._line.over.is_set():
             return
@@ -150,7 +168,7 @@ class Sender:
                     logger.info("'%s' to %s begins again: %s", read.channel, self._line.session_peer, error)
                     self._reopen(read.stream, "the channel begins a new life")
                     return
-                except HeliographError as error:
+                except (HeliographError, OSError) as error:
                     self._line.complain(f"'{read.channel}' cannot be read: {error}")
                 await self._line.pause(RETRY_S)
         finally:
@@ -208,7 +226,7 @@ class Sender:
             try:
                 if event.refused:
                     await self._line.run(outlet.refused, event.partition, event.refused)
-            except HeliographError as error:
+            except (HeliographError, OSError) as error:
                 self._line.complain(f"refused messages of '{event.channel}' cannot be kept: {error}")
                 await self._line.pause(RETRY_S)
                 continue

@@ -103,6 +103,8 @@ class Outlet:
     def _begin_at(self, start: str, partitions: int) -> Memory:
         positions = dict.fromkeys(range(partitions), 0)
         spared = SeenSet()
+        if start == "new" and self._is_younger():
+            start = "first"
         if start != "first":
             seen = self._engine.relayed.seen(self.channel)
             later = SeenSet()
@@ -115,6 +117,11 @@ class Outlet:
         return Memory(
             incarnation=self._engine.incarnation(self.channel), positions=positions, spared=spared, time=self._now()
         )
+
+    def _is_younger(self) -> bool:
+        """Whether the channel was made after the peer was here for the first time: all of it is new then."""
+        known = peerfile.first_here(self._directory, self._now(), self._engine.disk)
+        return self._engine.describe(self.channel).created > known
 
     def _offset_at(self, number: int, start: str) -> int:
         if start == "new":

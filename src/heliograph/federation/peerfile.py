@@ -23,6 +23,7 @@ from heliograph.station.links import LinkKind
 
 logger = logging.getLogger("heliograph.links")
 _SUFFIX: Final = ".json"
+_FIRST: Final = "first-here"
 _LAST: Final = "last-here"
 
 
@@ -92,6 +93,17 @@ def _make(directory: Path, disk: Disk) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for made in (directory.parent, directory.parent.parent):
             disk.sync_directory(made)
+
+
+def first_here(directory: Path, now: datetime, disk: Disk) -> datetime:
+    """When the peer was connected for the first time: now, if nobody knows."""
+    path = directory / _FIRST
+    try:
+        return datetime.fromisoformat(disk.read_file(path).decode())
+    except (FileNotFoundError, ValueError):
+        _make(directory, disk)
+        disk.replace_file(path, now.isoformat().encode())
+        return now
 
 
 def here(directory: Path, disk: Disk) -> None:

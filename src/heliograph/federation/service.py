@@ -40,6 +40,8 @@ logger = logging.getLogger("heliograph.links")
 STANDBY_S: Final = 1.0
 """How often a process that stands by looks whether the one that runs the links is gone."""
 LOOK_S: Final = 1.0
+CERTIFICATES_S: Final = 10.0
+"""How often live links are looked at for what has expired; what was revoked is noticed with the new list."""
 CHANNELS_S: Final = 5.0
 """How often channels are looked for that nobody told of."""
 FORGET_S: Final = 3600.0
@@ -171,14 +173,13 @@ class Federation:
             self._save()
 
     async def _begin(self, shared: object) -> None:
-        from heliograph import __version__
         from heliograph.federation.conversation import Shared
         from heliograph.federation.hub import Hub
         from heliograph.federation.identity import Identity
         from heliograph.federation.link import Link
 
         assert isinstance(shared, Shared)
-        identity = Identity(self._station, f"heliograph {__version__}")
+        identity = Identity(self._station, f"heliograph {_version()}")
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
         if self._config.hub.listen:
@@ -195,7 +196,8 @@ class Federation:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
-            self._look()
+            if turn % round(CERTIFICATES_S / LOOK_S) == 0:
+                self._look()
             if self._show():
                 await loop.run_in_executor(pool, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
@@ -336,6 +338,15 @@ def _tls_files(station: Station) -> TlsFiles:
             f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
         )
     return files
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("heliograph")
+    except metadata.PackageNotFoundError:  # run from its source
+        return ""
 
 
 def _after_fork_in_child() -> None:

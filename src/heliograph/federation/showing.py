@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from heliograph.clock import from_us
@@ -23,10 +23,9 @@ def shown(
 ) -> LinkInfo:
     """A connection that works. ``refused``: by the connections before it."""
     messages, seconds = conversation.sender.lag()
-    held = 0.0 if conversation.established_at is None else conversation.age_s
     return LinkInfo(
         name=conversation.session_peer, kind=kind, address=address, state="up",
-        since=since_now(engine) - timedelta(seconds=int(held)), channels=conversation.channels(), lag_messages=messages,
+        since=conversation.since or since_now(engine), channels=conversation.channels(), lag_messages=messages,
         lag_s=round(seconds, 3), in_flight_bytes=conversation.in_flight(),
         round_trip_ms=round(conversation.session.heartbeat.round_trip_s * 1000, 3), reconnects=reconnects,
         refused=refused + conversation.sender.refused, parked=dict(conversation.alarms), error=conversation.error,

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from heliograph.config import Link
 from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
+from heliograph.patterns import Pattern, is_pattern
 
 LinkKind = Literal["hub", "peer"]
 LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped"]
@@ -96,6 +99,38 @@ def load(root: Path, disk: Disk) -> list[LinkInfo]:
             for link in state.links
         ]
     return state.links
+
+
+class _Kept(msgspec.Struct):
+    positions: dict[str, int]
+
+
+_kept = msgspec.json.Decoder(_Kept).decode
+
+
+def positions(root: Path, channel: str, partition: int, disk: Disk) -> dict[str, int]:
+    """How far the other ends of links have come in a channel: for retention, which may wait for them."""
+    found: dict[str, int] = {}
+    for kind, words in (("hub", "link to"), ("peer", "link from")):
+        directory = root / DIRECTORY / kind
+        for name in disk.listdir(directory) if directory.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                try:
+                    kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
+                    found[f"{words} {name}"] = kept.positions.get(str(partition), 0)
+                except msgspec.MsgspecError:
+                    found[f"{words} {name}"] = 0
+    return found
+
+
+def unreached(hubs: Iterable[Link], channel: str, found: Iterable[str]) -> bool:
+    """Whether a hub that is to be sent a channel has never been reached; ``found``: what ``positions`` knows."""
+    meant = [hub for hub in hubs if any(_means(text, channel) for text in hub.publish)]
+    return len(meant) > sum(1 for reader in found if reader.startswith("link to "))
+
+
+def _means(text: str, channel: str) -> bool:
+    return Pattern(text).matches(channel) if is_pattern(text) else text == channel
 
 
 def running(root: Path, disk: Disk) -> bool:

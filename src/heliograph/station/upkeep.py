@@ -21,7 +21,7 @@ from heliograph.log.head import FENCED
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
-from heliograph.station import compaction
+from heliograph.station import compaction, links
 from heliograph.station.info import Trimmed
 from heliograph.station.mailbox import sweep
 
@@ -144,6 +144,10 @@ class Upkeep:
         }
         for wildcard in engine.wildcards.hearing(name) - positions.keys():
             positions[wildcard] = fields.first  # it has not noticed this channel yet
+        linked = links.positions(engine.root, name, number, engine.disk)
+        if links.unreached(engine.config.links, name, linked):
+            linked["links"] = fields.first
+        positions |= linked
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
