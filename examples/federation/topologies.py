@@ -158,7 +158,12 @@ def report(station: hg.Station, sent: set[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("topology", nargs="*", metavar="TOPOLOGY", help=f"{', '.join(TOPOLOGIES)}; without one all with --once, else star")
+    parser.add_argument(
+        "topology",
+        nargs="*",
+        metavar="TOPOLOGY",
+        help=f"{', '.join(TOPOLOGIES)}; without one all with --once, else star",
+    )
     parser.add_argument("--dir", type=Path, help="where their directories are made and stay")
     parser.add_argument("--once", action="store_true", help="end by itself instead of with Ctrl-C")
     said = parser.parse_args()

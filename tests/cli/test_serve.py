@@ -65,8 +65,10 @@ def test_messages_flow_both_ways_and_signals_end_it_in_order(net: Net, serve: Se
     assert f"hub in {net.path('hub')}" in shown
     assert f"listens on 127.0.0.1:{net.port('hub')}" in shown
     assert "publish alerts; subscribe commands.host1" in shown
-    assert re.fullmatch(r"\d{4}-\S+Z info    host1 is connected, from 127.0.0.1:\d+\n", lines_until(hub, "host1 is")[-1])
-    assert "is up" in lines_until(host1, "the link to hub")[-1] or lines_until(host1, "is up")
+    assert re.fullmatch(
+        r"\d{4}-\S+Z info    host1 is connected, from 127.0.0.1:\d+\n", lines_until(hub, "host1 is")[-1]
+    )
+    lines_until(host1, "is up")
     assert helio("-d", net.path("host1"), "pub", "alerts", "problem").exit_code == 0
     assert helio("-d", net.path("hub"), "pub", "commands.host1", "restart").exit_code == 0
     wait_until(lambda: received(net, "hub", "alerts") == ["problem"])
@@ -94,7 +96,8 @@ def test_lines_of_json_say_what_happens(net: Net, serve: Serve) -> None:
     up = json.loads(lines_until(hub, "link-up")[-1])
     assert (up["about"], up["level"], up["facts"]["peer"]) == ("audit", "info", "host1")
     hub.signal(signal.SIGTERM)
-    assert [json.loads(line) for line in hub.end()[1].splitlines()][-1]["message"].startswith("ending")
+    said = [json.loads(line)["message"] for line in hub.end()[1].splitlines()]
+    assert any(text.startswith("ending") for text in said)
 
 
 def test_a_station_gets_the_name_of_its_certificate(net: Net, serve: Serve) -> None:

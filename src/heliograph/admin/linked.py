@@ -50,7 +50,7 @@ def look(station: Station) -> LinksView:
     found += [link for link in _configured(station) if not any(_same(link, other) for other in found)]
     return LinksView(
         station=station.name, path=str(station.path), running=running,
-        links=[link if link.state == "up" else _lagging(station, link) for link in found],
+        links=[_lagging(station, link) if link.state != "up" or link.parked else link for link in found],
     )  # fmt: skip
 
 
@@ -98,23 +98,21 @@ def _names(station: Station, kind: str) -> list[str]:
 
 
 def _lagging(station: Station, link: LinkInfo) -> LinkInfo:
-    """The link with its lag by the log: nobody keeps it up to date while the other side is away."""
+    """The link with its lag by the log: of what stands still nobody keeps count."""
     positions = {
         one.channel: one.memory for one in remembered(station) if (one.kind, one.peer) == (link.kind, link.name)
     }
+    up = link.state == "up"
     waiting = [
-        place for channel in {*positions, *_to_send(station, link)}
+        place for channel in {*positions, *_to_send(station, link)} if not up or channel in link.parked
         for place in _waiting(station, channel, positions.get(channel))
     ]  # fmt: skip
-    if not waiting:
-        return msgspec.structs.replace(link, lag_messages=0, lag_s=0.0)
-    now_s = station.engine.clock.time_ns() / 1e9
-    oldest_s = min([_published_s(station, place) or now_s for place in waiting])
-    return msgspec.structs.replace(
-        link,
-        lag_messages=sum([place.next - place.first for place in waiting]),
-        lag_s=round(max(0.0, now_s - oldest_s), 3),
-    )
+    messages, age_s = (link.lag_messages, link.lag_s) if up else (0, 0.0)
+    if waiting:
+        now_s = station.engine.clock.time_ns() / 1e9
+        age_s = max(age_s, now_s - min([_published_s(station, place) or now_s for place in waiting]))
+        messages += sum([place.next - place.first for place in waiting])
+    return msgspec.structs.replace(link, lag_messages=messages, lag_s=round(age_s, 3))
 
 
 def _to_send(station: Station, link: LinkInfo) -> list[str]:

@@ -45,7 +45,9 @@ class Lines(logging.Handler):
         """Write a line that is not from the library; ``more`` is for programs, and a traceback for both."""
         at = at or datetime.now(UTC)
         if self._json:
-            line = msgspec.json.encode({"time": at, "level": level, "about": about, "message": text, **more}, enc_hook=str)
+            line = msgspec.json.encode(
+                {"time": at, "level": level, "about": about, "message": text, **more}, enc_hook=str
+            )
         else:
             line = f"{output.moment(at, 'seconds')} {level.ljust(7)} {one_line(text)}".encode(errors="replace")
             if more.get("traceback"):

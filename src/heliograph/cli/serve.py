@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.25
 """How soon a signal or the end of the links is noticed."""
-_EXTRA: Final = frozenset(["picows", "cryptography", "aiofastnet"])
+_EXTRA: Final = ("picows", "cryptography")
 _NOTHING: Final = (
     'nothing to serve: neither hub.listen nor links are set. Put hub: {listen: ":7740", peers: [{name: host1, '
     'publish: [alerts]}]}, or links: [{hub: "hub.example:7740", publish: [alerts]}], and tls: {cert: …, key: …, '
@@ -105,12 +106,13 @@ def _here() -> bool:
 
 
 def _federation_class() -> type[Federation]:
-    try:
-        from heliograph.federation.service import Federation
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise click.ClickException(f"helio serve needs {error.name}: pip install 'heliograph[hub]'") from None
+    from heliograph.federation.service import Federation
+
+    for name in _EXTRA:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            raise click.ClickException(f"helio serve needs {name}: pip install 'heliograph[hub]'") from None
     return Federation
 
 

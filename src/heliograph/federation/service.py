@@ -198,7 +198,7 @@ class Federation:
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
             if turn % round(CERTIFICATES_S / LOOK_S) == 0:
                 self._look()
-            if self._show():
+            if self._show() or turn == 0:
                 await loop.run_in_executor(pool, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
                 await self._look_for_channels()
