@@ -127,12 +127,12 @@ def run(name: str, directory: Path, *, stay: bool) -> bool:
         }
         print(f"  {' and '.join(topology.publishers)} published {len(sent)} messages")
         wait_until_everywhere(list(opened.values()), len(sent))
-        good = all([report(station, sent) for station in opened.values()])
+        good = [report(station, sent) for station in opened.values()]
         if stay:
             print(f"  go on looking, for example: helio -d {directory / stations(topology)[0]} links; Ctrl-C ends")
             while True:
                 time.sleep(1)
-    return good
+    return all(good)
 
 
 def wait_until_everywhere(opened: list[hg.Station], count: int) -> None:

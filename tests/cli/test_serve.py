@@ -158,7 +158,7 @@ def test_a_hangup_with_a_wrong_configuration_changes_nothing(net: Net, serve: Se
 def test_a_second_process_stands_by_and_takes_over(net: Net, serve: Serve) -> None:
     first = serve("hub")
     lines_until(first, "peer host1")
-    wait_until(lambda: (net.path("hub") / "links" / "state.json").exists())
+    wait_until((net.path("hub") / "links" / "state.json").exists)
     second = serve("hub")
     assert "another process" in lines_until(second, "standing by")[-1]
     first.process.kill()

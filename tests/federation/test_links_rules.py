@@ -372,3 +372,26 @@ def test_a_message_that_is_too_large_for_any_frame_goes_to_the_dead_letters(net:
         host1.publish("alerts", "after")
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["after"])
         assert len(wait_for(lambda: list(dead.letters(host1, "alerts")))) == 1
+
+
+def test_replaying_such_a_letter_sends_the_original_line(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1:
+        with net.open("hub"):
+            host1.publish_many("alerts", ["before", "x" * 6_000, "after"])
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == ["before", "after"])
+            wait_for(lambda: list(dead.letters(host1, "alerts")))
+            report = dead.replay(host1, "alerts")
+            assert (report.replayed, report.removed) == (1, 1)
+            (letter,) = wait_for(lambda: list(dead.letters(host1, "alerts")))
+            assert letter.reason == "refused", "nothing has changed at the hub: refused again"
+        net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+        with net.open("hub"), net.open("host1", federate=False) as other_process:
+            wait_for(lambda: up(host1, "hub"))
+            assert len(lines(net.path("hub"), "alerts")) == 2
+            assert dead.replay(other_process, "alerts").replayed == 1
+            wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 3)
+    assert set(lines(net.path("hub"), "alerts")) == set(lines(net.path("host1"), "alerts")), "byte for byte"
+    with hg.open(net.path("host1"), read_only=True) as host1:
+        assert list(dead.letters(host1, "alerts")) == []

@@ -31,14 +31,18 @@ from heliograph.admin.letters import (
 )
 from heliograph.admin.where import Where
 from heliograph.disk import Disk
+from heliograph.engine.knowledge import identities_of
 from heliograph.errors import Busy, InvalidMessage, NotFound
+from heliograph.federation import again
 from heliograph.limits import COPY_BYTES
 from heliograph.log import retention, segments
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.message import Message, new_id
 from heliograph.names import DEAD_LETTER
+from heliograph.seen import SeenSet
 from heliograph.station import Station
+from heliograph.station.reader import message_at
 
 GROUP: Final = 256
 """Letters published and removed together: removing seals and indexes a segment, which must not happen per letter."""
@@ -151,6 +155,7 @@ class _Replay:
         self._dead = channel + DEAD_LETTER
         self._journal = station.path / "dead" / f"{channel}.replay.json"
         self.report = ReplayReport(channel=channel, dry_run=dry_run)
+        self._resent: list[int] = []
 
     def run(self, where: Where | None, offsets: Collection[int] | None, progress: Progress | None) -> ReplayReport:
         report = self.report
@@ -161,7 +166,7 @@ class _Replay:
         for letter, message in each(self._station, self._channel, where):
             if (wanted is None or letter.offset in wanted) and letter.id not in done:
                 report.matched += 1
-                copy = self._copy(letter, message)
+                copy = None if self._resend(letter, message) else self._copy(letter, message)
                 if copy is not None:
                     group.append(copy)
                 if len(group) >= GROUP:
@@ -170,10 +175,31 @@ class _Replay:
             if progress is not None:
                 progress(min(letter.offset + 1 - first, total), total)
         self._carry_out(group)
+        if self._resent and not report.dry_run:
+            self._engine.redact(self._dead, 0, self._resent)
+            report.removed += len(self._resent)
         if not report.dry_run:
             _forget(self._journal, self._station)
             _drop_empty_segments(self._station, self._dead)
         return report
+
+    def _resend(self, letter: DeadLetter, message: Message) -> bool:
+        """What the other end of a link refused is sent there once more, as it is, if it is still in the log."""
+        if letter.peer is None or letter.original is None:
+            return False
+        line = bytes(_original(message))
+        found = message_at(self._engine, self._channel, letter.partition, letter.original_offset)
+        identity = next(iter(identities_of(line)), None)
+        if found is None or found.raw != line or identity is None:
+            return False
+        if not self.report.dry_run:
+            wanted = SeenSet()
+            wanted.add(*identity[:3], identity[2] + 1)
+            if not again.ask(self._station, letter.peer, self._channel, wanted):
+                return False
+            self._resent.append(letter.offset)
+        self.report.replayed += 1
+        return True
 
     def _span(self) -> tuple[int, int]:
         with contextlib.suppress(NotFound):
@@ -263,8 +289,11 @@ def _raw(value: object) -> msgspec.Raw:
 
 def _original_fields(message: Message) -> Fields:
     """The original's attributes, each as the bytes in the letter: nothing is rounded or reordered."""
-    data = read_fields(bytes(read_fields(message.raw)["data"]))
-    return read_fields(bytes(data["original"]))
+    return read_fields(bytes(_original(message)))
+
+
+def _original(message: Message) -> msgspec.Raw:
+    return read_fields(bytes(read_fields(message.raw)["data"]))["original"]
 
 
 def _forget(journal: Path, station: Station) -> None:

@@ -37,6 +37,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     original_base64: str | None
     group: str | None = None
     worker: str | None = None
+    peer: str | None = None
+    """Who refused it, if that was the other end of a link."""
 
     @property
     def original_id(self) -> str | None:
@@ -117,6 +119,7 @@ def to_letter(message: Message) -> DeadLetter:
         original_base64=_string(data, "original_base64") or None,
         group=_string(data, "group") or None,
         worker=_string(data, "worker") or None,
+        peer=_string(data, "peer") or None,
     )
 
 

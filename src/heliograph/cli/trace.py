@@ -72,7 +72,8 @@ def _show(copy: Copy) -> None:
     if not copy.own:
         came = f"over a link, from {' or '.join(copy.through)}" if copy.through else "over a link"
     output.facts([
-        ("  appended", f"{output.moment(copy.appended)} at the latest"), ("  came", came), ("  published", output.moment(copy.published)),
+        ("  appended", f"{output.moment(copy.appended)} at the latest"), ("  came", came),
+        ("  published", output.moment(copy.published)),
         ("  origin", f"{place} ({copy.incarnation})"),
     ])  # fmt: skip
     for onward in copy.onward:

@@ -141,6 +141,13 @@ def identities(chunk: Chunk) -> Iterable[tuple[str, int, int, str]]:
     return _named(found)
 
 
+def identities_of(line: bytes) -> Iterable[tuple[str, int, int, str]]:
+    """The same of one stored line; nothing if it is no message."""
+    with contextlib.suppress(*_UNREADABLE):
+        return _named([_identities.decode(line)])
+    return ()
+
+
 def _named(found: Iterable[Identity]) -> Iterable[tuple[str, int, int, str]]:
     for one in found:
         partition, _, sequence = one.originseq.partition("/")

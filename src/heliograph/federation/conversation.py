@@ -258,6 +258,11 @@ class Conversation(picows.WSListener):
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels)
 
+    def look_for_asked(self) -> None:
+        """Send once more what somebody asked for."""
+        if self.established_at is not None and not self.over.is_set():
+            self.spawn(self.sender.look_for_asked())
+
     def on_news(self, channel: str, ends: dict[int, int] | None) -> None:
         """A channel grew; None: it is gone."""
         if self.peer is not None and not self.over.is_set():

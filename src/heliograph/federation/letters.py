@@ -22,8 +22,8 @@ from heliograph.delivery.deadletter import (
     identity_of,
     is_dead_letter_channel,
 )
-from heliograph.engine.knowledge import identities
-from heliograph.log.cursor import Chunk, LogCursor
+from heliograph.engine.knowledge import identities_of
+from heliograph.log.cursor import LogCursor
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -44,9 +44,7 @@ class Letters:
     def write(self, partition: int, offset: int, reason: str) -> tuple[str, int, int] | None:
         """Durable when it returns: origin, its partition and sequence; None if the message is not here any more."""
         line = self._line(partition, offset)
-        found = (
-            None if line is None else next(iter(identities(Chunk(0, 1, line + b"\n", None, [], 0, (0, 0, 0)))), None)
-        )
+        found = None if line is None else next(iter(identities_of(line)), None)
         logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
         self._engine.audit.write(
             "link-refused-message", peer=self._peer, channel=self._channel, partition=partition, offset=offset,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
-from heliograph.federation import events, packing
+from heliograph.federation import again, events, packing
 from heliograph.federation.frames import Ends
 from heliograph.federation.lag import Lag
 from heliograph.federation.outlet import Outlet, Portion, Renewed
@@ -263,6 +263,12 @@ class Sender:
         """The other side changed its rules: what may be relayed decides what is left out."""
         for stream in list(self._outlets):
             self._reopen(stream, "what may be relayed has changed")
+
+    async def look_for_asked(self) -> None:
+        """Send once more what somebody asked for."""
+        asked = await self._line.run(again.channels, self._directory, self._line.shared.station.engine.disk)
+        for channel in asked:
+            self._reopen(self._sending.stream_of(channel), "some of it is sent again")
 
     def sweep(self) -> None:
         """Let go of streams that the session ended: parked by the other side, or not wanted any more."""

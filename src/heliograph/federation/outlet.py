@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.clock import from_us, to_us
 from heliograph.engine.knowledge import identities
 from heliograph.errors import NotFound
-from heliograph.federation import peerfile, portions
+from heliograph.federation import again, peerfile, portions
 from heliograph.federation.events import Resumed
 from heliograph.federation.frames import Ends
 from heliograph.federation.letters import Letters
@@ -98,7 +98,18 @@ class Outlet:
             memory = self._begin_at(start, partitions)
             peerfile.save(self._directory, self.channel, peerfile.encode(memory), engine.disk)
         self._memory = memory
+        self._take_asked(memory)
         return partitions, ends
+
+    def _take_asked(self, memory: Memory) -> None:
+        """Somebody replays what the peer refused."""
+        disk = self._engine.disk
+        wanted = again.load(self._directory, self.channel, disk)
+        if len(wanted):
+            memory.spared = memory.spared.difference(wanted)
+            memory.again.update(wanted)
+            peerfile.save(self._directory, self.channel, peerfile.encode(memory), disk)
+        again.done(self._directory, self.channel, disk)
 
     def _begin_at(self, start: str, partitions: int) -> Memory:
         positions = dict.fromkeys(range(partitions), 0)
@@ -143,7 +154,7 @@ class Outlet:
         made = plan(
             own=f"{engine.name}.{incarnation}",
             have=engine.relayed.seen(self.channel),
-            covered=resumed.seen.union(resumed.gaps).union(memory.spared),
+            covered=resumed.seen.union(resumed.gaps.difference(memory.again)).union(memory.spared),
             positions=positions,
             firsts={number: limit.first for number, limit in limits.items()},
             locate=lambda wanted: self._locate(wanted, positions),
@@ -155,6 +166,7 @@ class Outlet:
         self._echo = resumed.origin.encode()
         self._relays, self._verdicts = relays, {}
         memory.incarnation = incarnation
+        memory.again = memory.again.difference(resumed.seen)
         memory.positions = {number: min(start, limits[number].next) for number, start in made.starts.items()}
         self._unsaved = True
         ends = {number: limit.next for number, limit in limits.items()}
@@ -296,6 +308,7 @@ class Outlet:
             if identity is not None:
                 with self._lock:
                     memory.spared.add(*identity, identity[2] + 1)
+                    memory.again.remove(*identity, identity[2] + 1)
         self._unsaved = True
         self.save()
 

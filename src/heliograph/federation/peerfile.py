@@ -3,7 +3,8 @@
     {"incarnation":"k3f9q2","positions":{"0":41},"spared":{"host1.k3f9q2":{"0":[[17,18]]}},"time":"2026-11-16T05:30:00Z"}
 
 ``positions``: how far the peer has acknowledged, by partition. ``spared``: what it is never sent, because it refused
-that, or wanted nothing from before its start. A position may be old: what the peer has already is recognised there.
+that, or wanted nothing from before its start. ``again``: of what it refused, what it is sent once more. A position may
+be old: what the peer has already is recognised there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from heliograph.station import links
 from heliograph.station.links import LinkKind
 
 logger = logging.getLogger("heliograph.links")
+KINDS: Final[tuple[LinkKind, ...]] = ("hub", "peer")
 _SUFFIX: Final = ".json"
 _FIRST: Final = "first-here"
 _LAST: Final = "last-here"
@@ -31,6 +33,7 @@ class _Kept(msgspec.Struct, kw_only=True):
     incarnation: str
     positions: dict[str, int]
     spared: dict[str, dict[str, list[list[int]]]] = {}
+    again: dict[str, dict[str, list[list[int]]]] = {}
     time: datetime
 
 
@@ -44,6 +47,7 @@ class Memory(msgspec.Struct, kw_only=True):
     incarnation: str
     positions: dict[int, int]
     spared: SeenSet
+    again: SeenSet = msgspec.field(default_factory=SeenSet)
     time: datetime
 
 
@@ -62,6 +66,7 @@ def load(directory: Path, channel: str, disk: Disk) -> Memory | None:
             incarnation=kept.incarnation,
             positions=positions,
             spared=SeenSet.from_json(kept.spared),
+            again=SeenSet.from_json(kept.again),
             time=kept.time,
         )
     except FileNotFoundError:
@@ -77,6 +82,7 @@ def encode(memory: Memory) -> bytes:
         incarnation=memory.incarnation,
         positions={str(partition): offset for partition, offset in sorted(memory.positions.items())},
         spared=memory.spared.to_json(),
+        again=memory.again.to_json(),
         time=memory.time,
     )
     return _encode(kept) + b"\n"

@@ -246,6 +246,8 @@ class Federation:
         with contextlib.suppress(HeliographError):
             names = set(await asyncio.to_thread(self._engine.channel_names))
             new, self._known = names - self._known, names
+            for conversation in self.conversations():
+                conversation.look_for_asked()
             for conversation in self.conversations() if new else ():
                 conversation.offer(sorted(new))
 

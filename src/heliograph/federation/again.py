@@ -1,0 +1,57 @@
+"""Messages that a peer refused and is to be sent once more: replayed dead letters.
+
+Whoever replays asks with a file, ``DATA/links/KIND/PEER/CHANNEL.again``, and whoever runs the links takes it: that may
+be another process. The original line is sent from where it stands in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from heliograph.disk import Disk
+from heliograph.federation import peerfile
+from heliograph.names import check_name
+from heliograph.seen import SeenSet
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
+
+SUFFIX: Final = ".again"
+
+
+def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
+    """Have messages sent to a peer once more. False if it was never sent anything of that channel."""
+    disk, asked = station.engine.disk, False
+    for kind in peerfile.KINDS:
+        directory = peerfile.directory_of(station.path, kind, peer)
+        if peerfile.load(directory, channel, disk) is not None:
+            both = wanted.union(load(directory, channel, disk))
+            disk.replace_file(directory / (check_name(channel) + SUFFIX), msgspec.json.encode(both.to_json()))
+            asked = True
+    if asked:
+        station.engine.channel_news.tell()  # whoever runs the links looks around
+    return asked
+
+
+def load(directory: Path, channel: str, disk: Disk) -> SeenSet:
+    """What was asked for."""
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, ValueError):
+        return SeenSet.from_json(msgspec.json.decode(disk.read_file(directory / (check_name(channel) + SUFFIX))))
+    return SeenSet()
+
+
+def done(directory: Path, channel: str, disk: Disk) -> None:
+    """It is remembered elsewhere."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(directory / (channel + SUFFIX))
+
+
+def channels(directory: Path, disk: Disk) -> list[str]:
+    """The channels of which something was asked for."""
+    if not directory.is_dir():
+        return []
+    return [name.removesuffix(SUFFIX) for name in disk.listdir(directory) if name.endswith(SUFFIX)]
