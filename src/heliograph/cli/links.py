@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from heliograph.station.links import LinkInfo
 
 _STYLES: Final = {"up": "green", "absent": "", "connecting": "yellow", "waiting": "yellow"}
-_WIDE_COLUMNS: Final = 110
-"""From here on addresses and counts have columns of their own."""
+_MORE, _COUNTS, _ADDRESSES = 95, 120, 160
+"""How wide a terminal has to be for since when, counts and addresses."""
 
 
 @command(
@@ -47,9 +48,11 @@ helio links --json | jq '.links[] | {name, state, lag_messages, parked}'
 def links(common: Common, link: str | None, watch: bool, interval: float) -> int:
     """Show the links: to hubs (->) that this station dials, and from peers (<-) that dial it.
 
-    LAG is what the other side has not acknowledged yet, BEHIND the age of the oldest of it. What runs the links
-    ('helio serve', or an application) writes it down every second. If nothing runs them, they are 'not running' and
-    the lag is counted in the log.
+    LAG is what the other side has not acknowledged yet, BEHIND the age of the oldest of it, IN FLIGHT what is on its
+    way, TRIP the time to the other side and back, CERT how long its certificate is valid. A wider terminal shows more.
+
+    What runs the links ('helio serve', or an application) writes it down every second. If nothing runs them, they are
+    'not running' and the lag is counted in the log.
 
     \b
     Exit code 0: all is well. 1: a link to a hub is not up, a peer is refused, a
@@ -98,14 +101,14 @@ def _print(common: Common, view: LinksView) -> None:
     if common.json:
         output.document(plain(view))
     elif not common.quiet:
-        wide = output.console().width >= _WIDE_COLUMNS
+        width = output.console().width
         if not view.links:
             print(f"station {view.station} has no links; 'helio serve --help' says how to make some")
             return
         print(_heading(view))
         print()
-        output.table(*_table(view.links, wide=wide))
-        for text in _remarks(view.links, wide=wide):
+        output.table(*_table(view.links, width))
+        for text in _remarks(view.links, width):
             print(text)
 
 
@@ -115,27 +118,30 @@ def _heading(view: LinksView) -> str:
     return f"station {view.station}: {state if view.running else 'not running (helio serve runs the links)'}"
 
 
-def _table(links: Sequence[LinkInfo], *, wide: bool) -> tuple[list[str], list[tuple[Any, ...]]]:
-    columns = ["LINK", "STATE", ">SINCE", ">LAG", ">BEHIND", ">IN FLIGHT", ">ROUND TRIP", ">CERT"]
-    if wide:
-        columns[1:1] = ["ADDRESS"]
-        columns += [">RECONNECTS", ">REFUSED", ">PARKED"]
-    return columns, [_row(link, wide=wide) for link in links]
+_COLUMNS: Final = (
+    ("…LINK", 0), ("ADDRESS", _ADDRESSES), ("STATE", 0), (">SINCE", _MORE), (">LAG", 0), (">BEHIND", 0),
+    (">IN FLIGHT", 0), (">TRIP", 0), (">CERT", 0), (">RECONNECTS", _COUNTS), (">REFUSED", _COUNTS),
+    (">PARKED", _COUNTS),
+)  # fmt: skip
+"""Headings, and from which width on each is shown."""
 
 
-def _row(link: LinkInfo, *, wide: bool) -> tuple[Any, ...]:
+def _table(links: Sequence[LinkInfo], width: int) -> tuple[list[str], list[list[Any]]]:
+    shown = [width >= least for _, least in _COLUMNS]
+    rows = [list(itertools.compress(_row(link), shown)) for link in links]
+    return [heading for heading, least in _COLUMNS if width >= least], rows
+
+
+def _row(link: LinkInfo) -> list[Any]:
     up = link.state == "up"
-    row = [
-        f"{'->' if link.kind == 'hub' else '<-'} {link.name or link.address}",
+    return [
+        f"{'->' if link.kind == 'hub' else '<-'} {link.name or link.address}", link.address or None,
         output.Mark("not running" if link.state == "stopped" else link.state, _STYLES.get(link.state, "red")),
         output.age(max(0.0, time.time() - link.since.timestamp())), link.lag_messages, output.age(link.lag_s),
         output.size(link.in_flight_bytes) if up else None,
         f"{link.round_trip_ms:.1f} ms" if up and link.round_trip_ms else None, _days(link.certificate_days_left),
+        link.reconnects, link.refused, len(link.parked),
     ]  # fmt: skip
-    if wide:
-        row[1:1] = [link.address or None]
-        row += [link.reconnects, link.refused, len(link.parked)]
-    return tuple(row)
 
 
 def _days(left: float | None) -> Any:
@@ -145,13 +151,13 @@ def _days(left: float | None) -> Any:
     return output.Mark(text, "red" if left <= 3 else "yellow" if left <= 30 else "")
 
 
-def _remarks(links: Sequence[LinkInfo], *, wide: bool) -> list[str]:
+def _remarks(links: Sequence[LinkInfo], width: int) -> list[str]:
     """What has no column: a line for everything that deserves one."""
     found: list[str] = []
     for link in links:
         name = link.name or link.address
         counts = [
-            output.several(link.reconnects, "reconnect") if link.reconnects and not wide else "",
+            output.several(link.reconnects, "reconnect") if link.reconnects and width < _COUNTS else "",
             f"{output.several(link.refused, 'message')} refused: 'helio dead list'" if link.refused else "",
         ]
         found += [f"{name}: {text}" for text in counts if text]
@@ -183,7 +189,6 @@ def _screen(view: LinksView, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    wide = width >= _WIDE_COLUMNS
-    remarks = [Text(text) for text in _remarks(view.links, wide=wide)]
-    table = output.rich_table(*_table(view.links, wide=wide), width)
+    remarks = [Text(text) for text in _remarks(view.links, width)]
+    table = output.rich_table(*_table(view.links, width), width)
     return Group(Text(f"{_heading(view)}   (Ctrl-C ends)\n"), table, *remarks)
