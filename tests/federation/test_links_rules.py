@@ -361,7 +361,8 @@ def test_a_message_that_is_too_large_for_the_hub_goes_to_the_senders_dead_letter
     with net.open("hub"), net.open("host1") as host1:
         host1.publish("alerts", "again")
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["before", "after", "again"])
-        assert len(list(dead.letters(host1, "alerts"))) == 1, "it is not sent again"
+        assert len(list(dead.letters(host1, "alerts"))) == 1
+        assert len(audited(net.path("host1"), "link-refused-message")) == 1, "it is not sent again"
 
 
 def test_a_message_that_is_too_large_for_any_frame_goes_to_the_dead_letters(net: Net) -> None:

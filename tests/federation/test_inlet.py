@@ -1,0 +1,46 @@
+"""What arrives, put together and taken apart again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from heliograph.errors import ProtocolError
+from heliograph.federation.events import Arrived
+from heliograph.federation.inlet import Inlet
+from heliograph.federation.packing import pack
+from heliograph.federation.rules import Rules
+from tests.arrivals import lines as foreign_lines
+
+
+def arrived(lines: list[bytes], first: int, *, count: int | None = None, packed: bool = False) -> Arrived:
+    data = b"".join(line + b"\n" for line in lines)
+    return Arrived(
+        stream=1, channel="alerts", partition=0, first=first, count=len(lines) if count is None else count,
+        size=len(data), packed=packed, body=memoryview(pack(data) if packed else data),
+    )  # fmt: skip
+
+
+def test_batches_are_stored_together_and_what_is_refused_keeps_its_offset(tmp_path: Path) -> None:
+    lines = foreign_lines(0, 6, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub") as hub:
+        stored = Inlet(hub, "alerts").store(
+            [
+                arrived([lines[0], b"bad", lines[1]], 10),
+                arrived([b"", lines[2], b"worse"], 20, packed=True),
+                arrived([lines[3]], 40),
+            ],
+            Rules("host1"),
+        )
+        ((place, (following, refused)),) = stored.acks.items()
+        assert (place, following) == ((1, 0), 41)
+        assert [offset for offset, _ in refused] == [11, 22]
+        assert [message.raw for message in hub.read("alerts")] == lines[:4]
+
+
+def test_a_batch_of_another_number_of_lines_breaks_the_protocol(tmp_path: Path) -> None:
+    lines = foreign_lines(0, 2, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub") as hub, pytest.raises(ProtocolError, match="another number"):
+        Inlet(hub, "alerts").store([arrived(lines, 0, count=3)], Rules("host1"))
