@@ -13,6 +13,7 @@ import pytest
 
 import heliograph as hg
 from tests.cli.harness import Child, Helio, one_line_error, wait_until
+from tests.federation.pki import ago
 from tests.federation.stations import Net
 
 PEER = {"name": "host1", "publish": ["alerts"], "subscribe": ["commands.host1"]}
@@ -164,6 +165,23 @@ def test_a_second_process_stands_by_and_takes_over(net: Net, serve: Serve) -> No
     first.process.kill()
     lines_until(second, "this process runs the links")
     lines_until(serve("host1"), "is up")
+
+
+def test_a_certificate_that_ends_soon_is_warned_of(net: Net, serve: Serve) -> None:
+    net.pki.issue("hub", "localhost", days=30, clock=ago(26), force=True)
+    hub = serve("hub")
+    assert "4 days left" in lines_until(hub, "certificate ")[-1]
+    assert "warning the certificate 'hub'" in lines_until(hub, "expires in")[-1]
+
+
+def test_links_that_end_by_themselves_end_the_command(net: Net, helio: Helio, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr("heliograph.federation.service.Federation._begin", fail)
+    result = helio("-d", net.path("hub"), "serve", "-c", net.directory / "hub.yaml")
+    assert "the links ended" in one_line_error(result, 1)
+    assert "error   the links ended: RuntimeError: nobody thought of this" in result.stdout
 
 
 # -- not serving --------------------------------------------------------------------------------------------

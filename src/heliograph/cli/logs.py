@@ -32,6 +32,8 @@ class Lines(logging.Handler):
             if not self._json:
                 return
             text, more["facts"] = record.args or ("", {})
+        if record.exc_info and record.exc_info[1] is not None:
+            text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         if record.exc_info and self._verbose:
             more["traceback"] = logging.Formatter().formatException(record.exc_info)
         self.say(

@@ -91,7 +91,7 @@ def serve(common: Common) -> int:
         federation.start()
         _wait(common, log, federation, stop, hangups)
         if not common.quiet:
-            log.say("ending: what is not acknowledged is sent again later")
+            log.say("ending; what is not acknowledged is sent later")
         station.close()
     if log.error is not None:
         raise log.error
