@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +54,79 @@ def test_the_example_prints_what_it_promises(name: str, tmp_path: Path) -> None:
 
 
 def test_no_example_is_untested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PRINTED, "demo.py"}
+    found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*") if path.is_file()}
+    scripts = {name for name in found if not name.endswith((".yaml", ".pyc"))}
+    assert scripts == {*PRINTED, "demo.py", "two-hosts/run", "federation/topologies.py"}
+
+
+# -- several hosts ------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "star": [
+        "host1 and host2 published 40 messages",
+        *(f"{name}: 40" for name in ("dashboard", "host1", "host2", "hub")),
+    ],
+    "chain": [
+        "field published 20 messages",
+        *(f"{name}: 20" for name in ("district", "field", "headquarters", "region")),
+    ],
+    "diamond": ["client published 20 messages", *(f"{name}: 20" for name in ("client", "hub1", "hub2", "reader"))],
+    "ring": ["a and b and c published 60 messages", *(f"{name}: 60" for name in ("a", "b", "c"))],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_message_is_everywhere_once_in_every_shape(shape: str, tmp_path: Path) -> None:
+    script = EXAMPLES / "federation" / "topologies.py"
+    done = subprocess.run(
+        [sys.executable, script, "--once", shape, "--dir", tmp_path], capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    first, *rest = SHAPES[shape]
+    assert done.stdout.splitlines()[1:] == [f"  {first}", *(f"  {line} messages, each once" for line in rest)]
+    for file in (tmp_path / shape).glob("*.yaml"):
+        assert config.load(file, env={}).name == file.stem
+
+
+def two_hosts(*args: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [EXAMPLES / "two-hosts" / "run", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "HELIO": f"{sys.executable} -m heliograph.cli"}, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_two_hosts_exchange_messages_and_end_by_themselves(tmp_path: Path) -> None:
+    child = two_hosts("--once", tmp_path / "files")
+    out, _ = child.communicate(timeout=200)
+    assert child.returncode == 0, out
+    for line in ("problem one", "problem two", "restart"):
+        assert any(shown.endswith(f"  {line}") for shown in out.splitlines()), f"{line} did not arrive: {out}"
+    assert out.count("1 of 1 link up") == 2
+    assert "to hub hub: has it" in out
+    logs = [(tmp_path / "files" / f"{name}.log").read_text() for name in ("hub", "host1")]
+    for text in (out, *logs):
+        assert "Traceback" not in text
+        assert "error" not in text
+    assert all(re.search(r"info +ending", log) for log in logs), "both were ended in order"
+
+
+@pytest.mark.timeout(150)
+def test_two_hosts_end_in_order_with_ctrl_c() -> None:
+    child = two_hosts()
+    assert child.stdout is not None
+    shown = ""
+    while "look after number 2" not in shown:
+        line = child.stdout.readline()
+        assert line, shown
+        shown += line
+    os.killpg(child.pid, signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 130, shown + out
+    assert "Traceback" not in shown + out
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.pid, 0)
 
 
 def test_the_example_of_a_configuration_file_is_a_valid_one() -> None:

@@ -61,7 +61,7 @@ class Net:
         said: dict[str, Any] = {
             "name": name,
             "storage": {"data_dir": str(self.path(name)), **more.pop("storage", {})},
-            "tls": {"cert": files["crt"], "key": files["key"], "ca": str(self.pki.ca), "revoked": str(self.pki.crl)},
+            "tls": {"cert": files["crt"], "key": files["key"], "ca": str(self.pki.ca), "crl": str(self.pki.crl)},
             "links": [{**link, "hub": self.address(link["hub"])} for link in links],
             **more,
         }

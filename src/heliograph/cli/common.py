@@ -50,6 +50,16 @@ class Common:
             self.note(f"made a new station '{station.name}' in {station.path}")
         return station
 
+    def elsewhere(self, directory: str) -> Station:
+        """Another station, by its directory alone, to be looked at."""
+        import heliograph as hg
+        from heliograph.config import Config, Storage
+
+        config = Config(storage=Storage(data_dir=directory))
+        if not station_in(config):
+            raise NotFound(missing(config))
+        return hg.open(config=config, read_only=True)
+
     def note(self, text: str) -> None:
         """Say something that is not the result: on stderr, unless --quiet."""
         if not self.quiet:
@@ -62,13 +72,17 @@ class Common:
     def log(self) -> None:
         """Show what the library logs: warnings, or everything with --verbose."""
         if self._logging is None:
-            self._logging = handler = logging.StreamHandler()
+            handler = logging.StreamHandler()
             handler.setFormatter(_Plain(self.verbose))
-            logger = logging.getLogger("heliograph")
-            logger.addHandler(handler)
-            logger.propagate = False
-            level = logging.ERROR if self.quiet else logging.WARNING
-            logger.setLevel(logging.DEBUG if self.verbose else level)
+            self.log_to(handler, logging.ERROR if self.quiet else logging.WARNING)
+
+    def log_to(self, handler: logging.Handler, level: int) -> None:
+        """Have what the library logs shown by a handler, from a level on; everything with --verbose."""
+        self._logging = handler
+        logger = logging.getLogger("heliograph")
+        logger.addHandler(handler)
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG if self.verbose else level)
 
     def close(self) -> None:
         """Take back what was set for the whole process; tests run many commands in one."""

@@ -316,9 +316,10 @@ class Tls(Section, frozen=True, kw_only=True):
         ""
     )
     ca: Annotated[str, Meta(description="The certificate authorities that are believed, a PEM file: those alone.")] = ""
-    revoked: Annotated[
-        str, Meta(description="Certificates that are not believed any more: a PEM file of revocation lists.")
+    crl: Annotated[
+        str,
+        Meta(
+            description="Certificates that are not believed any more: a PEM file of revocation lists, one of each CA. "
+            "Unset: nothing is revoked."
+        ),
     ] = ""
-    warn_before_s: Annotated[
-        float, Meta(ge=0, description="How long before it expires a certificate is warned about.")
-    ] = 2_592_000.0

@@ -162,6 +162,7 @@ class Hub:
         if live:
             count = self._ended.get(name, (None, 0, ""))[1]
             self._ended[name] = (since_now(self._engine), count, reason)
+        logger.info("%s is gone: %s", name, reason or "it hung up")
         self._audit("link-down", peer=name, address=conversation.address, why=reason)
         self._shared.pool.submit(self._note_here, name)
 
@@ -212,6 +213,7 @@ class Hub:
             return
         since, count, _ = self._ended.get(name, (None, -1, ""))
         self._ended[name] = (since, count + 1, "")
+        logger.info("%s is connected, from %s", name, conversation.address)
         self._audit("link-up", peer=name, address=conversation.address)
         self._shared.pool.submit(self._note_here, name)
 

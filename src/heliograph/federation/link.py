@@ -106,6 +106,8 @@ class Link:
             self._fail(reason)
             return 0.0, closed is not None and closed.code == "refused"
         self._error = reason
+        if not self._stop.is_set():
+            logger.warning("the link to %s (%s) is down: %s", self._name, self.rules.hub, reason or "it hung up")
         self._audit("link-down", peer=self._name, address=self.rules.hub, why=reason)
         return conversation.age_s, closed is not None and closed.code == "refused"
 

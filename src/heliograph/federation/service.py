@@ -101,7 +101,14 @@ class Federation:
 
     def reload(self, config: Config | None = None) -> None:
         """Take other rules and certificates into use, without dropping links: ``config``, or what the files say now."""
-        self._call(lambda: self._reload(config))
+        if config is not None and self._loop is None:
+            self._config = config  # for when it is this process's turn
+        self._call(lambda: self._reload(config, now=True))
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, unasked: something went wrong that it could not go on after, and was logged."""
+        return self._begun.is_set() and not self._thread.is_alive() and not self._closing.is_set()
 
     @property
     def running(self) -> bool:
@@ -191,7 +198,7 @@ class Federation:
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
             if turn % round(CERTIFICATES_S / LOOK_S) == 0:
                 self._look()
-            if self._show():
+            if self._show() or turn == 0:
                 await loop.run_in_executor(pool, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
                 await self._look_for_channels()
@@ -275,8 +282,8 @@ class Federation:
             return (0,)
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _reload(self, config: Config | None) -> None:
-        self._tls.refresh()
+    def _reload(self, config: Config | None, *, now: bool = False) -> None:
+        self._tls.reload() if now else self._tls.refresh()
         if config is None and self._source is not None:
             try:
                 config = self._source[1]()
@@ -337,7 +344,7 @@ def _tls_files(station: Station) -> TlsFiles:
     except ImportError as error:
         raise ConfigError(f"links need {error.name}, which is missing: pip install 'heliograph[hub]'") from None
     tls = station.config.tls
-    files = TlsFiles(tls.cert, tls.key, tls.ca, tls.revoked or None, clock=station.engine.clock)
+    files = TlsFiles(tls.cert, tls.key, tls.ca, tls.crl or None, clock=station.engine.clock)
     if files.name != station.name:
         raise ConfigError(
             f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"

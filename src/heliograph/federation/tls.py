@@ -191,6 +191,8 @@ def refusal(error: BaseException) -> str:
         return _VERIFY.get(error.verify_code, f"the peer's certificate is refused: {error.verify_message}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):  # the latter is how event loops say it
         return "the TLS handshake was not done in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
         return "the other side hung up; if that was right after the handshake, its log says why it refused"
     if isinstance(error, ssl.SSLError):
@@ -198,4 +200,6 @@ def refusal(error: BaseException) -> str:
         return _REASONS.get(reason, f"the TLS handshake failed: {reason or error}")
     if isinstance(error, CertificateError | NotFound):
         return str(error)
+    if isinstance(error, OSError) and error.strerror:  # no such host, no route to it
+        return error.strerror
     return f"{type(error).__name__}: {error}"
