@@ -26,6 +26,7 @@ SUBJECTS = (
     "queues",
     "nats",
     "peers",
+    "federation",
     "history",
     "schedule",
     "size",
