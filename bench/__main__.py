@@ -27,6 +27,7 @@ SUBJECTS = (
     "queues",
     "nats",
     "peers",
+    "federation",
     "history",
     "schedule",
     "size",

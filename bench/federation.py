@@ -1,0 +1,370 @@
+"""Links: relaying into a hub's log beside a bare TLS socket, from publish here to handler there, and many idle links.
+
+Two processes on loopback, mutual TLS 1.3, both ends durable. The raw limit sends the very same bytes through a TLS
+socket, in frames of the size that links use; the other side writes them and calls ``fdatasync`` once per window, and
+only then acknowledges it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import heliograph as hg
+from bench.harness import Bench, Goal, NotRun, Row, compare
+from bench.observe import memory_mb
+from bench.samples import CHANNEL, TYPE
+
+FRAME_BYTES = 256 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
+MESSAGES, MESSAGES_QUICK = 300_000, 20_000
+TOGETHER = 1_000
+LINKS, LINKS_QUICK = 500, 20
+PINGS, PINGS_QUICK = 300, 30
+PAYLOADS = [{"value": number} for number in range(TOGETHER)]
+RAW = "the same bytes over a bare TLS socket, one fdatasync per window"
+AIM = 300_000
+"""Messages a second."""
+
+
+def run(bench: Bench) -> list[Row]:
+    """Measure throughput, latency and idle links."""
+    try:
+        from heliograph.federation.authority import Authority, create_ca
+    except ImportError:
+        raise NotRun("links need the extra hub: pip install 'heliograph[hub]'") from None
+    with bench.scratch("federation") as path:
+        create_ca(path)
+        Authority(path / "ca.crt").issue(path, "hub", ["localhost"])
+        Authority(path / "ca.crt").issue(path, "edge", ["localhost"])
+        return [*relaying(bench, path), *latency(bench, path), *idle(bench, path)]
+
+
+# -- stations ---------------------------------------------------------------------------------------------------
+
+
+def tls(path: Path, name: str) -> dict[str, str]:
+    """Where the certificates of a station are."""
+    return {"cert": str(path / f"{name}.crt"), "key": str(path / f"{name}.key"), "ca": str(path / "ca.crt")}
+
+
+def hub_settings(path: Path, port: int, peers: list[str]) -> dict[str, Any]:
+    """A hub to which these may send the channel."""
+    allowed = [{"name": name, "publish": [CHANNEL]} for name in peers]
+    return {"name": "hub", "hub": {"listen": f"127.0.0.1:{port}", "peers": allowed}, "tls": tls(path, "hub")}
+
+
+def edge_settings(path: Path, port: int, name: str = "edge") -> dict[str, Any]:
+    """A station that sends the channel to the hub."""
+    links = [{"hub": f"localhost:{port}", "publish": [CHANNEL]}]
+    return {"name": name, "links": links, "tls": tls(path, name)}
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def elsewhere(main: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
+    """Another process, until the block ends; its end of the pipe is the first argument."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(target=main, args=(its, *arguments), daemon=True)
+    process.start()
+    its.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join(20)
+        process.kill()
+        process.join()
+
+
+def stand(line: Connection, path: str, settings: dict[str, Any]) -> None:
+    """A station that is there until the pipe is closed."""
+    with hg.open(path, config=settings):
+        line.send("there")
+        try:
+            line.recv()
+        except EOFError:
+            return
+
+
+# -- throughput -------------------------------------------------------------------------------------------------
+
+
+def relaying(bench: Bench, path: Path) -> list[Row]:
+    """A backlog, relayed into an empty hub."""
+    messages = int(bench.either(MESSAGES, MESSAGES_QUICK))
+    size = fill(path / "edge", messages)
+    numbers = count()
+    rounds = bench.measure(
+        {
+            "raw": lambda: raw_relay(path, next(numbers), messages),
+            "ours": lambda: relay(path, next(numbers), messages),
+        },
+        rounds=1 if bench.quick else 5,
+    )
+    what = f"relay a backlog of messages of {size // messages} bytes"
+    goal = Goal(ratio_min=0.5, ours_min=AIM)
+    return [compare("federation", what, rounds, "ours", raw_is=RAW, goal=goal)]
+
+
+def fill(path: Path, messages: int) -> int:
+    """What the edge has published; how many bytes that is."""
+    with hg.open(path, name="edge", durability="os") as station:
+        for _ in range(messages // TOGETHER):
+            station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
+        return station.channel(CHANNEL).bytes
+
+
+def relay(path: Path, number: int, messages: int) -> float:
+    """Messages a second, from when the first arrives until all are durable at a hub that had none."""
+    forget(path / "edge")
+    port, hub = free_port(), path / f"hub-{number}"
+    with (
+        elsewhere(stand, str(hub), hub_settings(path, port, ["edge"])) as there,
+        elsewhere(stand, str(path / "edge"), edge_settings(path, port)) as here,
+    ):
+        there.recv()
+        here.recv()
+        with hg.open(hub, read_only=True) as watched:
+            began = arrived(watched, 1)
+            ended = arrived(watched, messages)
+    return messages / (ended - began)
+
+
+def arrived(station: hg.Station, messages: int) -> float:
+    """When so many messages were there."""
+    until = time.perf_counter() + 300
+    while time.perf_counter() < until:
+        try:
+            if station.channel(CHANNEL).next >= messages:
+                return time.perf_counter()
+        except hg.NotFound:
+            pass
+        time.sleep(0.002)
+    raise TimeoutError("the hub did not get everything")
+
+
+def forget(edge: Path) -> None:
+    """The next link begins at the beginning."""
+    shutil.rmtree(edge / "links", ignore_errors=True)
+
+
+def raw_relay(path: Path, number: int, messages: int) -> float:
+    """The raw limit: the same bytes, without looking at them."""
+    segments = sorted((path / "edge" / "channels" / CHANNEL / "0").glob("*.jsonl"))
+    with elsewhere(take, str(path), str(path / f"raw-{number}")) as there:
+        port = there.recv()
+        context = context_of(path, "edge", server=False)
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as line,
+        ):
+            started = time.perf_counter()
+            flying: list[int] = []
+            for segment in segments:
+                with segment.open("rb") as file:
+                    while frame := file.read(FRAME_BYTES):
+                        line.sendall(struct.pack("<I", len(frame)))
+                        line.sendall(frame)
+                        flying.append(len(frame))
+                        while sum(flying) >= WINDOW_BYTES:
+                            (done,) = struct.unpack("<I", exactly(line, 4))
+                            while done > 0:
+                                done -= flying.pop(0)
+            line.sendall(struct.pack("<I", 0))
+            while flying:
+                (done,) = struct.unpack("<I", exactly(line, 4))
+                while done > 0:
+                    done -= flying.pop(0)
+            return messages / (time.perf_counter() - started)
+
+
+def take(line: Connection, path: str, target: str) -> None:
+    """The other side: writes frames, syncs once per half a window, acknowledges."""
+    context = context_of(Path(path), "hub", server=True)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        line.send(listening.getsockname()[1])
+        plain, _ = listening.accept()
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with context.wrap_socket(plain, server_side=True) as secure:
+        waiting, size = 0, 1
+        while size:
+            (size,) = struct.unpack("<I", exactly(secure, 4))
+            if size:
+                os.write(fd, exactly(secure, size))
+                waiting += size
+            if waiting and (waiting >= WINDOW_BYTES // 2 or not size):
+                os.fdatasync(fd)
+                secure.sendall(struct.pack("<I", waiting))
+                waiting = 0
+    os.close(fd)
+
+
+def exactly(line: ssl.SSLSocket, size: int) -> bytes:
+    """So many bytes."""
+    found = bytearray(size)
+    view, at = memoryview(found), 0
+    while at < size:
+        got = line.recv_into(view[at:])
+        if not got:
+            raise EOFError
+        at += got
+    return bytes(found)
+
+
+def context_of(path: Path, name: str, *, server: bool) -> ssl.SSLContext:
+    """Mutual TLS 1.3, as links have it."""
+    from heliograph.federation.tlsfiles import TlsFiles
+
+    files = TlsFiles(**tls(path, name))  # type: ignore[arg-type]
+    return files.server_context if server else files.client_context
+
+
+# -- latency ----------------------------------------------------------------------------------------------------
+
+
+def latency(bench: Bench, path: Path) -> list[Row]:
+    """From the call of publish here to the call of a handler at the hub, each message alone."""
+    pings = int(bench.either(PINGS, PINGS_QUICK))
+    port, hub, edge = free_port(), path / "latency-hub", path / "latency-edge"
+    with elsewhere(hear, str(hub), hub_settings(path, port, ["edge"]), pings) as there:
+        there.recv()
+        with hg.open(edge, config=edge_settings(path, port)) as station:
+            station.publish(CHANNEL, {"sent": 0}, type=TYPE)
+            there.recv()  # the link is up
+            syncs = [one_sync(path / "sync") for _ in range(pings)]
+            for _ in range(pings):
+                station.publish(CHANNEL, {"sent": time.monotonic_ns()}, type=TYPE)
+                time.sleep(0.01)
+            found = [took / 1e6 for took in there.recv()]
+    raw, p99 = median(syncs), quantiles(found, n=100)[98]
+    rounds = {"raw": syncs, "ours": found}
+    limit = 2 * raw + 1
+    return [
+        Row(subject="federation", what="publish here to handler there, p50", unit="ms", ours=median(found), raw=raw,
+            raw_is="one write and fdatasync", ratio=median(found) / raw, goal=Goal(ours_max=limit), rounds=rounds),
+        Row(subject="federation", what="publish here to handler there, p99", unit="ms", ours=p99, raw=raw,
+            raw_is="one write and fdatasync", ratio=p99 / raw, rounds=rounds),
+    ]  # fmt: skip
+
+
+def hear(line: Connection, path: str, settings: dict[str, Any], pings: int) -> None:
+    """A hub with a handler that says how long each message took."""
+    took: list[int] = []
+    first, done = threading.Event(), threading.Event()
+
+    def handle(message: hg.Message) -> None:
+        now = time.monotonic_ns()
+        if not first.is_set():
+            first.set()
+            return
+        took.append(now - message.data["sent"])
+        if len(took) == pings:
+            done.set()
+
+    with hg.open(path, config=settings) as station, station.subscribe(CHANNEL, handle):
+        line.send("there")
+        first.wait(60)
+        line.send("up")
+        done.wait(120)
+        line.send(took)
+
+
+def one_sync(path: Path) -> float:
+    """Milliseconds of one write and sync."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    started = time.perf_counter()
+    os.write(fd, b"x" * 300)
+    os.fdatasync(fd)
+    took = (time.perf_counter() - started) * 1e3
+    os.close(fd)
+    return took
+
+
+# -- idle links -------------------------------------------------------------------------------------------------
+
+
+def idle(bench: Bench, path: Path) -> list[Row]:
+    """Memory and processor time of a hub with many links that say nothing."""
+    from heliograph.federation.authority import Authority
+
+    many = int(bench.either(LINKS, LINKS_QUICK))
+    names = [f"edge-{number}" for number in range(many)]
+    authority = Authority(path / "ca.crt")
+    for name in names:
+        authority.issue(path, name)
+    port = free_port()
+    with elsewhere(watch_over, str(path / "idle-hub"), hub_settings(path, port, names)) as there:
+        empty_mb = there.recv()
+        with elsewhere(crowd, str(path), port, names) as here:
+            here.recv()
+            there.send("all there")
+            full_mb, busy = there.recv()
+    return [
+        Row(subject="federation", what=f"memory of a hub per idle link, of {many}", unit="KB",
+            ours=(full_mb - empty_mb) * 1024 / many, goal=Goal(ours_max=100)),
+        Row(subject="federation", what=f"processor time of a hub with {many} idle links", unit="%", ours=busy * 100,
+            goal=Goal(ours_max=5)),
+    ]  # fmt: skip
+
+
+def watch_over(line: Connection, path: str, settings: dict[str, Any]) -> None:
+    """A hub that says what it costs."""
+    with hg.open(path, config=settings):
+        time.sleep(1)
+        line.send(memory_mb(os.getpid()))
+        line.recv()
+        time.sleep(2)
+        started, before = time.monotonic(), time.process_time()
+        time.sleep(10)
+        line.send((memory_mb(os.getpid()), (time.process_time() - before) / (time.monotonic() - started)))
+        try:
+            line.recv()
+        except EOFError:
+            return
+
+
+def crowd(line: Connection, path: str, port: int, names: list[str]) -> None:
+    """Many stations in one process."""
+    stations = []
+    for name in names:
+        directory = Path(path) / "crowd" / name
+        stations.append(hg.open(directory, config=edge_settings(Path(path), port, name)))
+    until = time.monotonic() + 300
+    while not all(up(station) for station in stations) and time.monotonic() < until:
+        time.sleep(0.5)
+    line.send("there")
+    try:
+        line.recv()
+    except EOFError:
+        for station in stations:
+            station.close()
+
+
+def up(station: hg.Station) -> bool:
+    """Whether its link is."""
+    try:
+        state = json.loads((station.path / "links" / "state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return any(link["state"] == "up" for link in state["links"])
