@@ -16,9 +16,9 @@ from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import Busy, HeliographError, NotFound, ProtocolError
 from heliograph.federation.events import Arrived, Gapped
-from heliograph.federation.frames import Ends
 from heliograph.federation.lives import Lives
 from heliograph.federation.packing import unpack
+from heliograph.federation.resume import Ends
 from heliograph.federation.rules import Rules
 from heliograph.seen import SeenSet
 
@@ -37,7 +37,6 @@ class Standing(NamedTuple):
 
     origin: str
     seen: SeenSet
-    gaps: SeenSet
     ends: Ends
 
 
@@ -62,12 +61,10 @@ class Inlet:
         with contextlib.suppress(NotFound):
             self._lives.doubted(theirs)
             relayed = self._engine.relayed
-            return Standing(
-                self._lives.origin(), relayed.seen(self._channel), relayed.gaps(self._channel), self._lives.ends()
-            )
+            return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
         if not self._engine.config.storage.auto_create:
             self._engine.describe(self._channel)
-        return Standing("", SeenSet(), SeenSet(), {})
+        return Standing("", SeenSet(), {})
 
     def store(self, items: Sequence[Arrived | Gapped], rules: Rules) -> Stored:
         """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is."""

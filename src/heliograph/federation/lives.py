@@ -19,8 +19,7 @@ import msgspec
 
 from heliograph.engine.knowledge import Identity
 from heliograph.errors import NotFound
-from heliograph.federation.frames import Ends
-from heliograph.federation.resume import Doubt, compare
+from heliograph.federation.resume import Doubt, Ends, compare
 from heliograph.log import channel as channels
 from heliograph.log.cursor import LogCursor
 
@@ -53,20 +52,18 @@ class Lives:
 
     def ends(self) -> Ends:
         """The highest sequence of each origin and its partition, and the id of its message."""
-        found: Ends = {}
         with contextlib.suppress(NotFound):
-            for (origin, partition), end in self._engine.relayed.ends(self._channel).items():
-                found.setdefault(origin, {})[str(partition)] = (end.sequence, end.id)
-        return found
+            return self._engine.relayed.ends(self._channel)
+        return {}
 
     def doubted(self, theirs: Ends, positions: Mapping[int, int] | None = None) -> bool:
         """Compare; whether the channel got a new life. ``positions``: what the other side is known to have of ours."""
         origin = self.origin()
         if not origin or not theirs:
             return False
-        compared = compare(self._engine.name, self.ends(), theirs)
-        if origin not in theirs:
+        if not any(named == origin for named, _ in theirs):
             return False
+        compared = compare(self._engine.name, self.ends(), theirs)
         doubts = [doubt for doubt in (*compared.beyond, *compared.different) if doubt.origin == origin]
         doubts += [doubt for doubt in compared.unsure if doubt.origin == origin and self._differs(doubt)]
         doubts += self._never_here(origin, theirs)
@@ -80,12 +77,8 @@ class Lives:
 
     def _never_here(self, origin: str, theirs: Ends) -> list[Doubt]:
         """Partitions of ours in which others have something, and we nothing at all."""
-        known = self.ends().get(origin, {})
-        return [
-            Doubt(origin, int(partition), *end)
-            for partition, end in theirs.get(origin, {}).items()
-            if partition not in known and partition.isdecimal()
-        ]
+        known = self.ends()
+        return [Doubt(*key, *end) for key, end in theirs.items() if key[0] == origin and key not in known]
 
     def _differs(self, doubt: Doubt) -> bool:
         """Whether our message of this sequence has another id; not if it is not here any more."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
 from heliograph.federation import again, events, packing
-from heliograph.federation.frames import Ends
 from heliograph.federation.lag import Lag
 from heliograph.federation.outlet import Outlet, Portion, Renewed
 from heliograph.federation.packing import Squeeze
+from heliograph.federation.resume import Ends
 from heliograph.federation.sending import Read
 from heliograph.log.cursor import LogCut
 from heliograph.log.held import ChannelGone

@@ -17,11 +17,10 @@ from heliograph.engine.knowledge import identities
 from heliograph.errors import NotFound
 from heliograph.federation import again, peerfile, portions
 from heliograph.federation.events import Resumed
-from heliograph.federation.frames import Ends
 from heliograph.federation.letters import Letters
 from heliograph.federation.lives import Lives
 from heliograph.federation.peerfile import Memory
-from heliograph.federation.resume import plan
+from heliograph.federation.resume import Ends, plan
 from heliograph.federation.sending import Read
 from heliograph.log.cursor import Chunk, LogCursor
 from heliograph.seen import SeenSet
@@ -154,7 +153,7 @@ class Outlet:
         made = plan(
             own=f"{engine.name}.{incarnation}",
             have=engine.relayed.seen(self.channel),
-            covered=resumed.seen.union(resumed.gaps.difference(memory.again)).union(memory.spared),
+            covered=resumed.seen.union(memory.spared),
             positions=positions,
             firsts={number: limit.first for number, limit in limits.items()},
             locate=lambda wanted: self._locate(wanted, positions),
