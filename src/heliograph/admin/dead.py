@@ -15,7 +15,7 @@ found were published and are only removed, the others are letters as before. Not
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -33,23 +33,17 @@ from heliograph.admin.letters import (
     original_channel,
     summary,
 )
+from heliograph.admin.purge import GROUP, PurgeReport, alone, drop_empty_segments, purge
 from heliograph.admin.where import Where
-from heliograph.disk import Disk
 from heliograph.engine.knowledge import identities_of
-from heliograph.errors import Busy, InvalidMessage, NotFound
+from heliograph.errors import InvalidMessage, NotFound
 from heliograph.federation import again
-from heliograph.limits import COPY_BYTES
-from heliograph.log import retention, segments
-from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.message import Message, new_id
 from heliograph.names import DEAD_LETTER
 from heliograph.seen import SeenSet
 from heliograph.station import Station
 from heliograph.station.reader import message_at
-
-GROUP: Final = 256
-"""Letters published and removed together: removing seals and indexes a segment, which must not happen per letter."""
 
 _CLUE: Final = b'"replayletter":"'
 _encode = msgspec.json.Encoder().encode
@@ -77,15 +71,6 @@ class ReplayReport(msgspec.Struct, kw_only=True):
     dry_run: bool = False
 
 
-class PurgeReport(msgspec.Struct, kw_only=True):
-    """What was removed, or would be."""
-
-    channel: str
-    matched: int = 0
-    removed: int = 0
-    dry_run: bool = False
-
-
 class _Entry(msgspec.Struct, frozen=True):
     offset: int
     id: str
@@ -104,22 +89,6 @@ class _Copy(NamedTuple):
 
     letter: DeadLetter
     body: Body
-
-
-@contextlib.contextmanager
-def alone(station: Station, channel: str) -> Iterator[None]:
-    """Two that remove letters of one channel at once would not see each other's journal."""
-    directory = station.path / "dead"
-    if not directory.exists():
-        directory.mkdir(exist_ok=True)
-        station.engine.disk.sync_directory(station.path)  # a journal that a power cut takes back is none
-    lock = FileLock(directory / f"{channel}.lock", station.engine.disk)
-    try:
-        if not lock.try_exclusive():
-            raise Busy(f"the dead letters of '{channel}' are being replayed or purged by another process; wait for it")
-        yield
-    finally:
-        lock.release()
 
 
 def replay(
@@ -190,7 +159,7 @@ class _Replay:
             report.removed += len(self._resent)
         if not report.dry_run:
             _forget(self._journal, self._station)
-            _drop_empty_segments(self._station, self._dead)
+            drop_empty_segments(self._station, self._dead)
         return report
 
     def _resend(self, letter: DeadLetter, message: Message) -> bool:
@@ -331,63 +300,6 @@ def _forget(journal: Path, station: Station) -> None:
         if name == journal.name or name.startswith(f"{journal.name}.tmp-"):
             with contextlib.suppress(FileNotFoundError):
                 station.engine.disk.unlink(journal.parent / name)
-
-
-# -- removing ------------------------------------------------------------------------------------------------------
-
-
-def purge(
-    station: Station,
-    channel: str,
-    *,
-    where: Where | None = None,
-    offsets: Collection[int] | None = None,
-    dry_run: bool = False,
-    progress: Progress | None = None,
-) -> PurgeReport:
-    """Remove dead letters for good. Audited."""
-    name = original_channel(channel)
-    report = PurgeReport(channel=name, dry_run=dry_run)
-    if not dry_run:
-        station.engine.check_writable()
-    with alone(station, name) if not dry_run else contextlib.nullcontext():
-        wanted = None if offsets is None else frozenset(offsets)
-        found = [letter.offset for letter in letters(station, name, where)]
-        doomed = [offset for offset in found if wanted is None or offset in wanted]
-        report.matched = len(doomed)
-        for at in range(0, 0 if dry_run else len(doomed), GROUP):
-            station.engine.redact(name + DEAD_LETTER, 0, doomed[at : at + GROUP])
-            report.removed += len(doomed[at : at + GROUP])
-            if progress is not None:
-                progress(report.removed, report.matched)
-        if report.removed:
-            _drop_empty_segments(station, name + DEAD_LETTER)
-            station.engine.audit.write(
-                "dead-letters-purged", channel=name, removed=report.removed, where=where.text if where else ""
-            )
-    return report
-
-
-def _drop_empty_segments(station: Station, dead: str) -> None:
-    """Delete segments at the beginning that hold no letter any more, unless a subscription still has to pass them."""
-    engine = station.engine
-    if dead not in engine.channel_names() or engine.positions.names(dead):
-        return
-    with engine.without_upkeep():
-        engine.write(dead, 0, lambda partition: _drop_empty_beginning(partition, engine.disk))
-        engine.forget_batches(dead, 0)
-
-
-def _drop_empty_beginning(partition: Partition, disk: Disk) -> None:
-    directory = partition.place.directory
-    empty: list[retention.Sealed] = []
-    for sealed in retention.survey(directory, partition.fields().base, disk):
-        reader = segments.open_segment(directory, sealed.base, disk)
-        with contextlib.closing(reader):
-            if any(reader.read(at, COPY_BYTES).strip(b" \n") for at in range(0, reader.size(), COPY_BYTES)):
-                break
-        empty.append(sealed)
-    retention.delete(partition, empty, disk)
 
 
 def export(

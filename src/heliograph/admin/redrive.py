@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from heliograph.admin.dead import GROUP, alone
 from heliograph.admin.letters import DeadLetter, letters, original_channel
+from heliograph.admin.purge import GROUP, alone
 from heliograph.admin.where import Where
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
