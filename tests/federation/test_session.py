@@ -583,3 +583,21 @@ def test_calls_for_a_stream_that_is_gone_do_nothing() -> None:
     assert not said(pair.client)
     assert not said(pair.hub)
     assert pair.client.sending.next_read() is None
+
+
+# -- sides without a log --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "frame", [frames.Want(subscribe=[Wanted("alerts", "new")]), frames.Open(stream=1, channel="alerts", partitions=1)]
+)
+def test_a_side_without_a_log_has_requests_and_no_streams(frame: frames.Header) -> None:
+    pair = Pair(client={"ephemeral": True}).flow()
+    assert pair.hub.established
+    pair.client.calls.call("channels")
+    assert [event.name for event in pair.flow().take(pair.hub, events.Called)] == ["channels"]
+    happened = tell(pair.hub, frame)
+    assert [type(event) for event in happened] == [events.Closed]
+    refused = said(pair.hub)[-1]
+    assert isinstance(refused, frames.Refused)
+    assert (refused.code, "without a log" in refused.message) == ("protocol", True)

@@ -89,6 +89,7 @@ class Line(picows.WSListener):
                     self._step(self._session.accept())
                 case events.Established():
                     self.up.set()
+                    self._loop.call_soon(self._tick)  # from now on hearts beat
                 case events.Replied():
                     self._answer(event)
                 case events.Called():
@@ -118,6 +119,8 @@ class Line(picows.WSListener):
     def _tick(self) -> None:
         if self._session is None or self.over.is_set():
             return
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._step(self._session.tick())
         pause = max(0.05, self._session.deadline() - self._loop.time())
         self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)

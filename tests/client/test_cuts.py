@@ -1,0 +1,240 @@
+"""Clients whose connection is cut: what they publish is stored once, what they subscribed comes once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from heliograph.federation.counter import Counter
+from heliograph.federation.desk import Desk
+from tests.client.conftest import TOOL, Hub
+from tests.federation.chaos import Proxy
+from tests.federation.stations import audited, check_log, payloads, wait_for
+
+Proxies = Callable[..., Proxy]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As many answers as this says are not given: the connection is cut instead, after the work was done."""
+    left = [0]
+    say = Desk._say
+
+    def silent(self: Desk, reply: Callable[[], None]) -> None:
+        if left[0]:
+            left[0] -= 1
+            self._line.drop("cut by the test")
+        else:
+            say(self, reply)
+
+    monkeypatch.setattr(Desk, "_say", silent)
+    return left
+
+
+def test_a_cut_between_the_append_and_its_answer_does_not_store_it_twice(hub: Hub, mute: list[int]) -> None:
+    with hub.open("hub"), hub.connect() as client:
+        client.publish("alerts", "first")
+        mute[0] = 2
+        receipt = client.publish("alerts", "second")
+        assert (receipt.offset, receipt.duplicate) == (1, True)
+        assert client.publish("alerts", "third").offset == 2
+    assert payloads(hub.path("hub"), "alerts") == ["first", "second", "third"]
+
+
+def test_nor_a_batch_of_several_partitions(hub: Hub, mute: list[int]) -> None:
+    hub.station("hub", peers=[TOOL], storage={"partitions": 3})
+    with hub.open("hub") as station, hub.connect() as client:
+        mute[0] = 1
+        receipts = client.publish_many("alerts", [hg.Draft(data=n, key=f"k{n}") for n in range(20)])
+        assert all(receipt.duplicate for receipt in receipts)
+        for number, receipt in enumerate(receipts):
+            (message,) = station.read(
+                "alerts", partition=receipt.partition, start=receipt.offset, end=receipt.offset + 1
+            )
+            assert (message.id, message.data) == (receipt.id, number)
+        assert len(list(station.read("alerts"))) == 20
+
+
+def test_what_is_asked_again_while_the_first_is_still_at_the_disk_waits_for_it(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: Proxies
+) -> None:
+    line = proxy()
+    appending, go_on = threading.Event(), threading.Event()
+    append = Counter._append
+
+    def slow(self: Counter, *arguments: Any) -> Any:
+        if not appending.is_set():
+            appending.set()
+            go_on.wait(30)
+        return append(self, *arguments)
+
+    monkeypatch.setattr(Counter, "_append", slow)
+    with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:
+        done: list[hg.Receipt] = []
+        publishing = threading.Thread(target=lambda: done.append(client.publish("alerts", "slow")))
+        publishing.start()
+        assert appending.wait(30)
+        line.cut()
+        time.sleep(1.0)  # the client is back by now, or as far as it comes
+        go_on.set()
+        publishing.join(30)
+    assert [receipt.duplicate for receipt in done] == [True]
+    assert payloads(hub.path("hub"), "alerts") == ["slow"]
+
+
+def test_many_cuts_anywhere(hub: Hub, proxy: Proxies) -> None:
+    line = proxy(cut_after=(3_000, 40_000), seed=7)
+    got: list[int] = []
+    with hub.open("hub") as station, contextlib.ExitStack() as stack:
+        url = f"wss://localhost:{line.port}"
+        publisher = stack.enter_context(hub.connect(url=url))
+        reader = stack.enter_context(hub.connect(url=url))
+        reader.subscribe("alerts", lambda message: got.append(message.data))
+        until = time.monotonic() + 60
+        sent = 0
+        while line.cuts < 40 and time.monotonic() < until:
+            publisher.publish_many("alerts", range(sent, sent + 5))
+            sent += 5
+            publisher.publish("alerts", sent)
+            sent += 1
+        line.cut_after = (1 << 60, 1 << 61)
+        line.cut()
+        publisher.publish("alerts", sent)
+        assert line.cuts >= 40
+        assert [message.data for message in station.read("alerts")] == list(range(sent + 1)), "once, in order"
+        wait_for(lambda: len(got) > sent)
+        assert got == list(range(sent + 1)), "once, in order"
+    check_log(hub.path("hub"), "alerts")
+
+
+def test_a_hub_that_is_restarted_is_gone_on_with_where_it_was(hub: Hub) -> None:
+    got: list[Any] = []
+    process = hub.run("hub")
+    with hub.connect() as client:
+        client.subscribe("alerts", lambda message: got.append(message.data))
+        client.publish("alerts", "before")
+        wait_for(lambda: got == ["before"])
+        process.kill()
+        with hub.open("hub", federate=False) as station:
+            station.publish("alerts", "while it was away")
+        process = hub.run("hub")
+        client.publish("alerts", "after")
+        wait_for(lambda: len(got) == 3)
+        process.end()
+    assert got == ["before", "while it was away", "after"]
+
+
+def test_a_gap_that_cannot_be_filled_is_told(hub: Hub) -> None:
+    gaps: list[hg.Gap] = []
+    got: list[Any] = []
+    with hub.open("hub", federate=False) as station:
+        station.create_channel("alerts", segment_bytes="64KiB", retention_bytes="500KiB")
+    process = hub.run("hub")
+    with hub.connect() as client:
+        client.subscribe("alerts", lambda message: got.append(message.offset), on_gap=gaps.append)
+        client.publish("alerts", "first")
+        wait_for(lambda: got == [0])
+        process.kill()
+        with hub.open("hub", federate=False) as station:
+            for _ in range(40):
+                station.publish_many("alerts", ["x" * 1000] * 50)
+            trimmed = station.trim("alerts")
+        process = hub.run("hub")
+        wait_for(lambda: got[-1] == 2000)
+        process.end()
+    assert trimmed
+    (gap,) = gaps
+    assert (gap.channel, gap.first) == ("alerts", 1)
+    assert got == [0, *range(gap.next, 2001)]
+    assert gap.next > 1000
+
+
+def test_a_channel_that_was_deleted_and_made_anew_is_told_and_gone_on_with(hub: Hub) -> None:
+    gaps: list[hg.Gap] = []
+    got: list[Any] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        client.subscribe("alerts", lambda message: got.append(message.data), on_gap=gaps.append)
+        for n in range(10):
+            client.publish("alerts", n)
+        wait_for(lambda: got == list(range(10)))
+        station.delete_channel("alerts")
+        station.publish_many("alerts", ["anew", "and more"])
+        wait_for(lambda: got[10:] == ["anew", "and more"])
+    assert gaps
+
+
+def test_no_answer_in_time_is_an_unknown_outcome(hub: Hub, proxy: Proxies) -> None:
+    line = proxy()
+    with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:
+        client.publish("alerts", "answered")
+        line.silent.set()
+        with pytest.raises(hg.OutcomeUnknown, match="whether it was stored is not known"):
+            client.publish("alerts", "lost?", timeout=0.5)
+        line.silent.clear()
+
+
+def test_a_hub_that_stands_still_is_noticed(hub: Hub, proxy: Proxies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.client.keeper.HEARTBEAT_S", 0.2)
+    line = proxy()
+    with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:
+        line.silent.set()
+        wait_for(lambda: not client.connected)
+        line.silent.clear()
+        client.publish("alerts", "here again")
+    assert payloads(hub.path("hub"), "alerts") == ["here again"]
+
+
+def test_a_client_that_vanishes_is_forgotten(hub: Hub, proxy: Proxies) -> None:
+    line = proxy()
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:
+        client.subscribe("alerts", print)
+        wait_for(lambda: any(link.kind == "client" for link in station.links()))
+        line.close()
+        wait_for(lambda: not any(link.kind == "client" for link in station.links()))
+    assert audited(hub.path("hub"), "client-down")
+
+
+def test_close_ends_whoever_waits(hub: Hub) -> None:
+    with hub.open("hub"):
+        client = hub.connect()
+        ended: list[BaseException] = []
+
+        def follow() -> None:
+            try:
+                for _ in client.read("alerts", follow=True, start="new"):
+                    pass
+            except hg.StationClosed as error:
+                ended.append(error)
+
+        reading = threading.Thread(target=follow)
+        reading.start()
+        time.sleep(0.2)
+        client.close()
+        reading.join(10)
+        assert len(ended) == 1
+
+
+def test_cancelling_what_waits_leaves_the_client_usable(hub: Hub) -> None:
+    async def story() -> None:
+        async with hg.connect_async(hub.url, tls=hub.tls()) as client:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    async for _ in client.read("alerts", follow=True):
+                        pass
+            await client.publish("alerts", 1)
+            assert [message.data async for message in client.read("alerts")] == [1]
+
+    with hub.open("hub"):
+        asyncio.run(story())
