@@ -261,3 +261,24 @@ def test_a_program_that_ends_without_closing_its_station_ends_quietly(net: Net, 
                 env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_messages_that_were_trimmed_here_are_no_sign_of_another_life(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    small = {"segment_bytes": 4096, "retention_bytes": 4096, "holdback_bytes": 1}
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=small)
+    with net.open("host1") as host1:
+        with net.open("hub"):
+            for number in range(60):
+                host1.publish("alerts", number)
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 60)
+        before = host1.engine.incarnation("alerts")
+        for number in range(60, 120):
+            host1.publish("alerts", "x" * 300)
+        host1.trim()
+        assert host1.engine.limit("alerts", 0).first > 60
+        with net.open("hub"):
+            host1.publish("alerts", "after")
+            wait_for(lambda: "after" in payloads(net.path("hub"), "alerts"))
+        assert host1.engine.incarnation("alerts") == before
+    assert payloads(net.path("hub"), "alerts")[:60] == list(range(60))
