@@ -281,6 +281,10 @@ def test_retention_waits_for_links_as_it_does_for_subscriptions(net: Net) -> Non
         assert "while it was away" in payloads(net.path("host1"), "alerts")
         with net.open("hub"):
             wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 101)
+        assert set(states.positions(host1.engine, "alerts", 0, 0)) == {"link to hub"}
+    net.station("host1", storage=small)
+    with net.open("host1") as host1:
+        assert states.positions(host1.engine, "alerts", 0, 0) == {}, "not configured any more: nobody waits for it"
 
 
 def test_a_hub_that_gets_a_full_disk_acknowledges_nothing_and_goes_on_later(net: Net) -> None:

@@ -38,10 +38,16 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
+TASKS_MAX: Final = 20_000
+"""A peer that has more under way at once is dropped: all its channels may be, and some more."""
 FRAGMENTS_MAX: Final = 10_000
 ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
 """How long the last words may take."""
+
+
+class Ending(Exception):
+    """The process ends, and has no threads any more: nothing is to be tried again."""
 
 
 class Shared(NamedTuple):
@@ -359,11 +365,13 @@ class Conversation(picows.WSListener):
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if len(self._tasks) > TASKS_MAX:
+            self.drop("the other side asks for too much at once")
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is None or isinstance(error, StationClosed):
+        if error is None or isinstance(error, StationClosed | Ending):
             return
         known = isinstance(error, HeliographError)
         logger.error("the link with %s is made again: %s", self.session_peer, error, exc_info=None if known else error)
@@ -373,8 +381,8 @@ class Conversation(picows.WSListener):
         """Call something in a thread."""
         try:
             future = self._loop.run_in_executor(self.shared.pool, function, *arguments)
-        except RuntimeError:  # the pool is closed: the process ends
-            raise StationClosed("the links are closed") from None
+        except RuntimeError:  # the pool is closed
+            raise Ending from None
         return await future
 
     async def pause(self, seconds: float) -> None:

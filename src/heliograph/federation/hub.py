@@ -268,8 +268,8 @@ class Hub:
                 found.append(shown(self._engine, conversation, "peer", conversation.address, max(count, 0)))
             else:
                 info = LinkInfo(
-                    name=name, kind="peer", address="", state="absent", reconnects=max(count, 0), error=why,
-                    since=since or self._identity.started,
+                    name=name, kind="peer", address="", state="absent", reconnects=max(count, 0),
+                    error=why or self.error, since=since or self._identity.started,
                 )  # fmt: skip
                 found.append(info)
         return found

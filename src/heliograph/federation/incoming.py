@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 10_000
 """Batches and gaps of one channel that wait for the disk; more than the windows allow is an attack."""
+GAPS_MAX: Final = 200
+"""Gaps among them: windows do not count these."""
 STORE_BYTES: Final = 1 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
 RETRY_S: Final = 1.0
@@ -64,8 +66,9 @@ class Storer:
         if found is None:
             return
         found[1].append(event)
-        if len(found[1]) > WAITING_MAX:
-            self._line.fail(ProtocolError(f"more than {WAITING_MAX} frames of '{event.channel}' wait"))
+        gaps = isinstance(event, events.Gapped) and sum(isinstance(item, events.Gapped) for item in found[1])
+        if len(found[1]) > WAITING_MAX or gaps > GAPS_MAX:
+            self._line.fail(ProtocolError(f"too many frames of '{event.channel}' wait"))
         elif event.channel not in self._storing:
             self._storing.add(event.channel)
             self._line.spawn(self._store(event.channel))

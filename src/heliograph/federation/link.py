@@ -15,7 +15,7 @@ from typing import Any
 import picows
 
 from heliograph.config import Link as LinkRules
-from heliograph.federation import sockets
+from heliograph.federation import peerfile, sockets
 from heliograph.federation.backoff import failures_after, pause_s
 from heliograph.federation.conversation import Conversation, Shared, Terms
 from heliograph.federation.frames import Wanted
@@ -151,6 +151,8 @@ class Link:
         self._enter("up")
         logger.info("the link to %s (%s) is up", self._name, self.rules.hub)
         self._audit("link-up", peer=self._name, address=self.rules.hub)
+        directory = peerfile.directory_of(self._shared.station.path, "hub", self._name)
+        self._shared.pool.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
 
     def reload(self, rules: LinkRules) -> None:
         """Other channels from now on."""

@@ -118,6 +118,12 @@ def here(directory: Path, disk: Disk) -> None:
     disk.replace_file(directory / _LAST, b"", sync_names=False)
 
 
+def note_address(directory: Path, address: str, disk: Disk) -> None:
+    """By which address of the configuration a hub is dialled: retention waits for it as long as that is there."""
+    _make(directory, disk)
+    disk.replace_file(directory / links.ADDRESS_FILE, address.encode())
+
+
 def last_here(directory: Path, disk: Disk) -> float:
     """When the peer was last connected, in seconds of the wall clock; 0 if nobody knows."""
     try:

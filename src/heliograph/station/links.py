@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from heliograph.config import Link
 from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
 from heliograph.patterns import Pattern, is_pattern
+
+if TYPE_CHECKING:
+    from heliograph.engine.files import FilesEngine
 
 LinkKind = Literal["hub", "peer"]
 LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped"]
@@ -26,6 +28,7 @@ LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped
 DIRECTORY: Final = "links"
 STATE_FILE: Final = "state.json"
 LOCK_FILE: Final = "lock"
+ADDRESS_FILE: Final = "address"
 
 
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,30 +106,41 @@ def load(root: Path, disk: Disk) -> list[LinkInfo]:
 
 class _Kept(msgspec.Struct):
     positions: dict[str, int]
+    time: datetime
 
 
 _kept = msgspec.json.Decoder(_Kept).decode
 
 
-def positions(root: Path, channel: str, partition: int, disk: Disk) -> dict[str, int]:
-    """How far the other ends of links have come in a channel: for retention, which may wait for them."""
+def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> dict[str, int]:
+    """How far the other ends of links have come in a channel: for retention, which may wait for them.
+
+    A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``. A
+    peer counts until the hub would forget it.
+    """
+    config = engine.config
     found: dict[str, int] = {}
-    for kind, words in (("hub", "link to"), ("peer", "link from")):
-        directory = root / DIRECTORY / kind
-        for name in disk.listdir(directory) if directory.is_dir() else ():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                try:
-                    kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
-                    found[f"{words} {name}"] = kept.positions.get(str(partition), 0)
-                except msgspec.MsgspecError:
-                    found[f"{words} {name}"] = 0
+    left = {link.hub for link in config.links if any(_means(text, channel) for text in link.publish)}
+    for name, kept, address in _all_kept(engine, "hub", channel):
+        if address in left:
+            left.discard(address)
+            found[f"link to {name}"] = kept.positions.get(str(partition), 0)
+    found |= {f"link to {address}": first for address in left}
+    now, patience = engine.clock.time_ns() / 1e9, config.hub.forget_after_s
+    for name, kept, _ in _all_kept(engine, "peer", channel):
+        if not patience or now - kept.time.timestamp() <= patience:
+            found[f"link from {name}"] = kept.positions.get(str(partition), 0)
     return found
 
 
-def unreached(hubs: Iterable[Link], channel: str, found: Iterable[str]) -> bool:
-    """Whether a hub that is to be sent a channel has never been reached; ``found``: what ``positions`` knows."""
-    meant = [hub for hub in hubs if any(_means(text, channel) for text in hub.publish)]
-    return len(meant) > sum(1 for reader in found if reader.startswith("link to "))
+def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[str, _Kept, str]]:
+    """What is remembered of a channel: of whom, what, and by which address it is dialled."""
+    directory, disk = engine.root / DIRECTORY / kind, engine.disk
+    for name in disk.listdir(directory) if directory.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+            kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
+            address = disk.read_file(directory / name / ADDRESS_FILE).decode() if kind == "hub" else ""
+            yield name, kept, address
 
 
 def _means(text: str, channel: str) -> bool:

@@ -144,10 +144,7 @@ class Upkeep:
         }
         for wildcard in engine.wildcards.hearing(name) - positions.keys():
             positions[wildcard] = fields.first  # it has not noticed this channel yet
-        linked = links.positions(engine.root, name, number, engine.disk)
-        if links.unreached(engine.config.links, name, linked):
-            linked["links"] = fields.first
-        positions |= linked
+        positions |= links.positions(engine, name, number, fields.first)
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None
