@@ -106,6 +106,17 @@ def test_the_lag_of_what_is_not_up_is_counted_in_the_log(
     assert json.loads(helio("links", "--json").stdout)["links"][0]["lag_messages"] == 0
 
 
+def test_positions_of_a_channels_former_life_do_not_count(
+    helio: Helio, station: hg.Station, data: Path, runner: Runner
+) -> None:
+    station.publish("alerts", 1)
+    acknowledged(station, "hub", "alerts", {0: 2})
+    station.delete_channel("alerts")
+    station.publish_many("alerts", range(3))
+    write_state(data, link("hub", state="waiting"))
+    assert json.loads(helio("links", "--json").stdout)["links"][0]["lag_messages"] == 3
+
+
 CONFIGURED = """
 links: [{hub: "hub.example:7740", publish: [alerts]}]
 hub: {listen: ":7740", peers: [{name: host2}]}

@@ -152,6 +152,8 @@ def test_a_hangup_with_a_wrong_configuration_changes_nothing(net: Net, serve: Se
     assert "hub.peers" in lines_until(hub, "stays as it was")[-1]
     file.write_text(right)
     lines_until(serve("host1"), "is up")
+    hub.signal(signal.SIGHUP)
+    lines_until(hub, "new TLS files are in use")
     hub.signal(signal.SIGTERM)
     assert hub.end()[0] == 0
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 import heliograph as hg
 from tests.federation.chaos import Proxy
-from tests.federation.stations import Net, Process, audited, check_log, lines, payloads, up, wait_for
+from tests.federation.stations import ROOT, Net, Process, audited, check_log, lines, payloads, up, wait_for
 
 
 @pytest.fixture
@@ -243,3 +245,40 @@ def test_closing_says_nothing_and_leaves_no_thread(net: Net) -> None:
     assert host1.end() == 0 and hub.end() == 0
     assert host1.complaints() == hub.complaints() == ""
     assert len(check_log(net.path("hub"), "alerts")) == 100
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1, 0.3])
+def test_a_program_that_ends_without_closing_its_station_ends_quietly(net: Net, pause_s: float) -> None:
+    pair(net)
+    program = (
+        "import sys, time, heliograph as hg; station = hg.open(config=sys.argv[1])\n"
+        f"for number in range(500): station.publish('alerts', number)\ntime.sleep({pause_s})"
+    )
+    with net.open("hub"):
+        for _ in range(3):
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(net.directory / "host1.yaml")],
+                env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_messages_that_were_trimmed_here_are_no_sign_of_another_life(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    small = {"segment_bytes": 4096, "retention_bytes": 4096, "holdback_bytes": 1}
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=small)
+    with net.open("host1") as host1:
+        with net.open("hub"):
+            for number in range(60):
+                host1.publish("alerts", number)
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 60)
+        before = host1.engine.incarnation("alerts")
+        for _ in range(60, 120):
+            host1.publish("alerts", "x" * 300)
+        host1.trim()
+        assert host1.engine.limit("alerts", 0).first > 60
+        with net.open("hub"):
+            host1.publish("alerts", "after")
+            wait_for(lambda: "after" in payloads(net.path("hub"), "alerts"))
+        assert host1.engine.incarnation("alerts") == before
+    assert payloads(net.path("hub"), "alerts")[:60] == list(range(60))

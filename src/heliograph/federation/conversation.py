@@ -46,6 +46,10 @@ FAREWELL_S: Final = 2.0
 """How long the last words may take."""
 
 
+class Ending(Exception):
+    """The process ends, and has no threads any more: nothing is to be tried again."""
+
+
 class Shared(NamedTuple):
     """What all connections of a station have in common."""
 
@@ -359,7 +363,7 @@ class Conversation(picows.WSListener):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is None or isinstance(error, StationClosed):
+        if error is None or isinstance(error, StationClosed | Ending):
             return
         known = isinstance(error, HeliographError)
         logger.error("the link with %s is made again: %s", self.session_peer, error, exc_info=None if known else error)
@@ -369,8 +373,8 @@ class Conversation(picows.WSListener):
         """Call something in a thread."""
         try:
             future = self._loop.run_in_executor(self.shared.pool, function, *arguments)
-        except RuntimeError:  # the pool is closed: the process ends
-            raise StationClosed("the links are closed") from None
+        except RuntimeError:  # the pool is closed
+            raise Ending from None
         return await future
 
     async def pause(self, seconds: float) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from heliograph.engine.knowledge import Identity
+from heliograph.engine.knowledge import identities_of
 from heliograph.errors import NotFound
 from heliograph.federation.resume import Doubt, Ends, compare
 from heliograph.log import channel as channels
@@ -63,10 +63,10 @@ class Lives:
             return False
         if not any(named == origin for named, _ in theirs):
             return False
-        compared = compare(self._engine.name, self.ends(), theirs)
-        doubts = [doubt for doubt in (*compared.beyond, *compared.different) if doubt.origin == origin]
-        doubts += [doubt for doubt in compared.unsure if doubt.origin == origin and self._differs(doubt)]
-        doubts += self._never_here(origin, theirs)
+        ours = self.ends()
+        compared = compare(self._engine.name, ours, theirs)
+        doubts = [*compared.beyond, *compared.different, *compared.unsure, *_never_here(origin, ours, theirs)]
+        doubts = [doubt for doubt in doubts if doubt.origin == origin and self._differs(doubt)]
         if not doubts or self.origin() != origin:
             return bool(doubts)
         first = doubts[0]
@@ -75,16 +75,26 @@ class Lives:
             self._append_again(origin, doubts, positions)
         return True
 
-    def _never_here(self, origin: str, theirs: Ends) -> list[Doubt]:
-        """Partitions of ours in which others have something, and we nothing at all."""
-        known = self.ends()
-        return [Doubt(*key, *end) for key, end in theirs.items() if key[0] == origin and key not in known]
-
     def _differs(self, doubt: Doubt) -> bool:
-        """Whether our message of this sequence has another id; not if it is not here any more."""
-        for line in self._own_lines(doubt.origin, doubt.partition, doubt.sequence, doubt.sequence + 1):
-            return msgspec.json.decode(line, type=Identity).id != doubt.id
+        """Whether our message of this sequence, which is its offset, is another one; not if it was removed."""
+        if doubt.partition >= self._engine.partition_count(self._channel):
+            return True
+        limit = self._engine.limit(self._channel, doubt.partition, synced=False)
+        if not limit.first <= doubt.sequence < limit.next:
+            return doubt.sequence >= limit.next
+        for origin, _, _, message in self._at(doubt.partition, doubt.sequence):
+            return (origin, message) != (doubt.origin, doubt.id)
         return False
+
+    def _at(self, partition: int, offset: int) -> Iterable[tuple[str, int, int, str]]:
+        """Origin, its partition, sequence and id of the message at an offset, if there is one."""
+        log = self._engine.log(self._channel, partition)
+        with contextlib.closing(LogCursor(log, offset, self._engine.disk)) as cursor:
+            chunk = cursor.read()
+        if chunk is None or chunk.first != offset:
+            return ()
+        line = dict(chunk.numbered).get(offset, b"") if chunk.numbered is not None else chunk.data.partition(b"\n")[0]
+        return identities_of(line)
 
     def _renew(self, origin: str, why: str) -> None:
         before = origin.rpartition(".")[2]
@@ -132,3 +142,8 @@ class Lives:
                 for offset, line in numbered:
                     if first <= offset < following and mark in line[-400:]:
                         yield line
+
+
+def _never_here(origin: str, ours: Ends, theirs: Ends) -> list[Doubt]:
+    """Partitions in which others have something of this origin, and we know of nothing."""
+    return [Doubt(*key, *end) for key, end in theirs.items() if key[0] == origin and key not in ours]

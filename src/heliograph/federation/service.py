@@ -10,6 +10,7 @@ by; the kernel frees a dead holder's lock at once, and one of them goes on.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
@@ -50,6 +51,7 @@ CLOSE_S: Final = 10.0
 BEGIN_S: Final = 10.0
 THREADS: Final = 16
 
+_T = TypeVar("_T")
 _running: weakref.WeakSet[Federation] = weakref.WeakSet()
 
 
@@ -154,7 +156,11 @@ class Federation:
         self._stop = asyncio.Event()
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heliograph-link")
         news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
-        self._engine.channel_news.listen(self._channel_came)
+
+        def channel_came() -> None:
+            self._call(lambda: self._soon(self._look_for_channels(pool)))
+
+        self._engine.channel_news.listen(channel_came)
         watching = self._tls.watch(lambda: self._call(self._on_new_files))
         self._loop = loop
         try:
@@ -164,12 +170,12 @@ class Federation:
             self._begun.set()
             await self._attend(pool)
         finally:
-            self._engine.channel_news.unlisten(self._channel_came)
-            await asyncio.to_thread(watching.close)
+            self._engine.channel_news.unlisten(channel_came)
+            watching.close()
             await self._end_all()
             self._show()
-            await asyncio.to_thread(news.close)
-            await asyncio.to_thread(pool.shutdown)
+            news.close()
+            pool.shutdown()
             self._save()
 
     async def _begin(self, shared: object) -> None:
@@ -191,7 +197,6 @@ class Federation:
     async def _attend(self, pool: ThreadPoolExecutor) -> None:
         """Once a second until the end: look after certificates, channels, absent peers, and show how it is."""
         assert self._stop is not None
-        loop = asyncio.get_running_loop()
         signature, turn = self._signature(), 0
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
@@ -199,16 +204,24 @@ class Federation:
             if turn % round(CERTIFICATES_S / LOOK_S) == 0:
                 self._look()
             if self._show() or turn == 0:
-                await loop.run_in_executor(pool, self._save)
+                await self._run_in(pool, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
-                await self._look_for_channels()
+                await self._look_for_channels(pool)
             if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
-                await loop.run_in_executor(pool, self._hub.forget_absent, self._hub.note_here())
+                await self._run_in(pool, self._hub.forget_absent, self._hub.note_here())
             now = self._signature()
             if now != signature:
                 signature = now
                 self._reload(None)
             turn += 1
+
+    async def _run_in(self, pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object) -> _T | None:
+        """Call something in a thread, if there are still some: a process that ends has none."""
+        try:
+            future = asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+        except RuntimeError:
+            return None
+        return await future
 
     def _end(self) -> None:
         if self._stop is not None:
@@ -241,12 +254,9 @@ class Federation:
             for channel, found in ends.items():
                 conversation.on_news(channel, found)
 
-    def _channel_came(self) -> None:
-        self._call(lambda: self._soon(self._look_for_channels()))
-
-    async def _look_for_channels(self) -> None:
+    async def _look_for_channels(self, pool: ThreadPoolExecutor) -> None:
         with contextlib.suppress(HeliographError):
-            names = set(await asyncio.to_thread(self._engine.channel_names))
+            names = set(await self._run_in(pool, self._engine.channel_names) or self._known)
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
@@ -359,7 +369,14 @@ def _after_fork_in_child() -> None:
     _running.clear()
 
 
+def _at_exit() -> None:
+    """Who does not close its station ends all the same: an event loop must not run while Python is taken down."""
+    for federation in list(_running):
+        federation.close()
+
+
 os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
