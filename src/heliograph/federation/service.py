@@ -251,8 +251,8 @@ class Federation:
             new, self._known = names - self._known, names
             for conversation in self.conversations():
                 conversation.look_for_asked()
-            for conversation in self.conversations() if new else ():
-                conversation.offer(sorted(new))
+            for conversation in self.conversations():
+                conversation.offer(new)
 
     def _soon(self, work: object) -> None:
         assert asyncio.iscoroutine(work)
