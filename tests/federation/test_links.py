@@ -221,11 +221,22 @@ def test_a_channel_that_is_deleted_and_made_again(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
     with net.open("hub"), net.open("host1") as host1:
-        host1.publish_many("alerts", ["a", "b", "c"])
-        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 3)
-        host1.delete_channel("alerts")
-        host1.publish("alerts", "another life")
-        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["a", "b", "c", "another life"])
+        there: list[str] = []
+        for life in range(6):  # as long as before, longer, shorter
+            there = there + [f"{life}-{number}" for number in range((3, 3, 5, 1, 1, 2)[life])]
+            host1.publish_many("alerts", [text for text in there if text.startswith(f"{life}-")])
+            wait_for(lambda now=tuple(there): payloads(net.path("hub"), "alerts") == list(now))
+            host1.delete_channel("alerts")
+
+
+def test_a_channel_that_another_process_deletes_and_makes_again(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1"), net.open("host1", federate=False) as other:
+        for life in range(3):
+            other.publish("alerts", life)
+            wait_for(lambda life=life: payloads(net.path("hub"), "alerts") == list(range(life + 1)))
+            other.delete_channel("alerts")
 
 
 def test_other_processes_see_the_links_and_stand_by(net: Net) -> None:

@@ -555,6 +555,8 @@ class FilesEngine:
 
         def listen(entry: OpenPartition) -> int:
             news = entry.log.news
+            if isinstance(entry.log, Partition) and entry.log.gone:
+                raise ChannelGone(f"{entry.log.place.directory} was deleted")  # and perhaps made again
             self._watcher.watch(news.path, news.wake)
             news.disarm(bell)
             news.arm(bell)

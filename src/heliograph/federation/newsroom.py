@@ -30,12 +30,13 @@ Ends = dict[str, dict[int, int] | None]
 class _Bell:
     """Looks like a lock to whoever rings it."""
 
-    __slots__ = ("_place", "_room", "end")
+    __slots__ = ("_place", "_room", "end", "life")
 
     def __init__(self, room: Newsroom, place: tuple[str, int]) -> None:
         self._room = room
         self._place = place
         self.end = -1
+        self.life: str | None = None
 
     def release(self) -> None:
         self._room.rung.append(self._place)
@@ -140,8 +141,9 @@ class Newsroom:
         except NotFound:
             found[channel] = None
             return
-        if end != bell.end:
-            bell.end = end
+        life = self._engine.life(channel)
+        if end != bell.end or life != bell.life:
+            bell.end, bell.life = end, life
             ends = found.setdefault(channel, {})
             if ends is not None:
                 ends[number] = end

@@ -52,6 +52,7 @@ class Sender:
         self._outlets: dict[int, Outlet] = {}
         self._lags: dict[str, Lag] = {}
         self._opening: set[str] = set()
+        self._gone: set[str] = set()  # channels that were not there when they were to be opened
         self._opens = asyncio.Semaphore(OPENS_MAX)
         self._reads = 0
         self._keeping: dict[int, deque[events.Acked]] = {}  # acknowledgements behind one that refused something
@@ -62,7 +63,8 @@ class Sender:
         """Open those of some channels that the other side is to be sent."""
         if not self._session.established:
             return
-        for channel in channels:
+        gone, self._gone = self._gone, set()
+        for channel in {*channels, *gone}:
             if self._session.offers(channel) is None or self._sending.stream_of(channel):
                 continue
             if channel not in self._opening and channel not in self._sending.parked:
@@ -83,8 +85,8 @@ class Sender:
                 if stream:
                     self._outlets[stream] = outlet
                 self._line.flush()
-        except NotFound:
-            return  # deleted meanwhile
+        except NotFound:  # deleted meanwhile, and perhaps made again soon
+            self._gone.add(channel)
         except Busy as error:
             self._line.alarm(channel, str(error), ours=True)
         finally:
@@ -138,7 +140,8 @@ class Sender:
         stream = sending.stream_of(channel)
         if not stream or lag is None:
             return
-        if ends is None or any(end < lag.acked.get(partition, 0) for partition, end in ends.items()):
+        shorter = ends is not None and any(end < lag.acked.get(number, 0) for number, end in ends.items())
+        if ends is None or shorter or self._outlets[stream].outlived:
             self._reopen(stream, "the channel begins a new life")
             return
         for partition, end in ends.items():

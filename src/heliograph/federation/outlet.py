@@ -80,6 +80,7 @@ class Outlet:
         self._reading = threading.Lock()
         self._closed = False
         self._origin = ""
+        self._life: str | None = None
         self._echo = b""
         self._verdicts: dict[bytes, bool] = {}
         self._relays: Callable[[str], bool] = lambda _: True
@@ -141,6 +142,8 @@ class Outlet:
     def begin(self, resumed: Resumed, relays: Callable[[str], bool]) -> Beginning:
         """Where to begin, once the other side said what it has. Renewed if our own life has to end first."""
         memory, engine = self._remembered(), self._engine
+        engine.limit(self.channel, 0)  # have it opened, so that its life is known
+        self._life = engine.life(self.channel)
         if self._lives.doubted(resumed.ends, memory.positions):
             raise Renewed
         incarnation = engine.incarnation(self.channel)
@@ -197,12 +200,20 @@ class Outlet:
     def _chunks(self, number: int, start: int) -> Sequence[Chunk] | Chunks:
         return Chunks(LogCursor(self._engine.log(self.channel, number), start, self._engine.disk))
 
+    @property
+    def outlived(self) -> bool:
+        """Whether the channel was made anew since it began, as far as this process has noticed."""
+        return self._engine.life(self.channel) != self._life
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
         """Lines to send; None if there is nothing at the offset yet."""
         with self._reading:
-            return None if self._closed else self._read(wanted, body_bytes_max)
+            portion = None if self._closed else self._read(wanted, body_bytes_max)
+        if self.outlived:
+            raise Renewed  # offsets mean other messages now
+        return portion
 
     def _read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
         part = self._part(wanted.partition, wanted.offset)

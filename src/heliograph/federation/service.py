@@ -262,8 +262,8 @@ class Federation:
                 self._hub.on_news(dict.fromkeys(new))
             for conversation in self.conversations():
                 conversation.look_for_asked()
-            for conversation in self.conversations() if new else ():
-                conversation.offer(sorted(new))
+            for conversation in self.conversations():
+                conversation.offer(new)
 
     def _soon(self, work: object) -> None:
         assert asyncio.iscoroutine(work)
