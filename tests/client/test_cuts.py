@@ -175,6 +175,40 @@ def test_a_channel_that_was_deleted_and_made_anew_is_told_and_gone_on_with(hub: 
     assert gaps
 
 
+def test_all_of_a_channel_that_was_made_anew_while_the_hub_was_away_is_delivered(hub: Hub) -> None:
+    gaps: list[hg.Gap] = []
+    got: list[Any] = []
+    process = hub.run("hub")
+    with hub.connect() as client:
+        client.subscribe("alerts", lambda message: got.append(message.data), on_gap=gaps.append)
+        client.publish_many("alerts", range(100))
+        wait_for(lambda: len(got) == 100)
+        process.kill()
+        with hub.open("hub", federate=False) as station:
+            station.delete_channel("alerts")
+            for n in range(20):
+                station.publish_many("alerts", [f"anew {n}{' ' * 1000}"] * 200)
+        process = hub.run("hub")
+        wait_for(lambda: len(got) == 4100)
+        process.end()
+    assert [text.rstrip() for text in got[100:]] == [f"anew {n // 200}" for n in range(4000)]
+    assert len(gaps) == 1
+
+
+def test_a_new_incarnation_of_the_same_log_is_gone_on_with_silently(hub: Hub) -> None:
+    gaps: list[hg.Gap] = []
+    got: list[Any] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        client.subscribe("alerts", lambda message: got.append(message.data), on_gap=gaps.append)
+        client.publish_many("alerts", range(10))
+        wait_for(lambda: len(got) == 10)
+        station.engine.new_incarnation("alerts", "a test")
+        client.publish_many("alerts", range(10, 20))
+        wait_for(lambda: len(got) >= 20)
+    assert got == list(range(20))
+    assert gaps == []
+
+
 def test_no_answer_in_time_is_an_unknown_outcome(hub: Hub, proxy: Proxies) -> None:
     line = proxy()
     with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:

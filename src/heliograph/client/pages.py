@@ -6,6 +6,7 @@ A client says itself how far it has come. After a cut it goes on there; what can
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -48,6 +49,7 @@ class Pages:
         self._places: dict[int, Place] = {}
         self._ends: dict[int, int] = {}
         self._dry = False
+        self._had_at = time.monotonic()
 
     def begin(self, found: Found) -> None:
         """Where to begin, and without ``follow`` where to end."""
@@ -75,9 +77,10 @@ class Pages:
             return []
         ask = Read(
             channel=self._channel, places=places, incarnation=self._incarnation, bytes=self._size,
-            wait_s=WAIT_S if self._follow else 0.0, others=self._others,
+            wait_s=WAIT_S if self._follow else 0.0, others=self._others, age_s=time.monotonic() - self._had_at,
         )  # fmt: skip
         page, lines = await self._ask(READ, ask, Page)
+        self._had_at = time.monotonic()
         self._dry = not page.next and not page.lacks
         return self._take(page, lines)
 

@@ -74,6 +74,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     places: Annotated[list[Place], Meta(max_length=PARTITIONS_MAX)] = []
     incarnation: str = ""
     """The channel's, as an answer said it; empty: there was no such channel yet."""
+    age_s: Annotated[float, Meta(ge=0)] = 0.0
+    """How long ago the places were had: if the log is another one, what was appended since then is new."""
     bytes: Number = PAGE_BYTES
     wait_s: Annotated[float, Meta(ge=0)] = 0.0
     """If there is nothing, wait so long for something."""

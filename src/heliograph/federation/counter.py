@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from heliograph.station import Station
 
 _crc = google_crc32c.value
-AGAIN_SLACK_S: Final = 60.0
-"""How much earlier than it says a client may have asked for the first time: the hub's clock may have been set."""
+SLACK_S: Final = 60.0
+"""How much longer ago than a client says something may have been: the hub's clock may have been set."""
 _ID_AT: Final = len(b'{"specversion":"1.0","id":"')
 _LACKS_MAX: Final = 100
 
@@ -91,7 +91,7 @@ class Counter:
 
     def _look_for(self, channel: str, ids: set[str], age_s: float) -> dict[str, tuple[int, int]]:
         """Where messages are that may have been appended since."""
-        since_us = int(self._engine.clock.time_ns() // 1000 - (age_s + AGAIN_SLACK_S) * 1e6)
+        since_us = self._since_us(age_s)
         wanted = {one.encode(): one for one in ids}
         found: dict[str, tuple[int, int]] = {}
         with contextlib.suppress(NotFound):  # then nothing of it is there
@@ -109,6 +109,10 @@ class Counter:
                                 found[one] = (number, offset)
                     self._engine.make_durable(channel, number, cursor.offset)
         return found
+
+    def _since_us(self, age_s: float) -> int:
+        """So long ago, and a little more."""
+        return max(0, int(self._engine.clock.time_ns() // 1000 - (age_s + SLACK_S) * 1e6))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -152,7 +156,7 @@ class Counter:
         end = self._engine.bounds(ask.channel, number).next
         if offset <= end and ask.incarnation == self._engine.incarnation(ask.channel):
             return number, offset
-        position = Position(ask.incarnation, offset, place.id, self._engine.clock.time_ns() // 1000)
+        position = Position(ask.incarnation, offset, place.id, self._since_us(ask.age_s))
         target, gap = self._engine.fit_position(ask.channel, number, position)
         if gap is not None:
             page.lack(number, gap.first, gap.next, gap.reason)

@@ -7,7 +7,6 @@ without holding a thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +37,7 @@ class Desk:
         self._publishing: deque[Called] = deque()
         self._waiting_bytes = 0
         self._watched: set[str] = set()
-        self._bells: dict[str, asyncio.Event] = {}
+        self._bells: dict[str, set[asyncio.Event]] = {}
 
     def asked(self, event: Called) -> None:
         """A request came."""
@@ -55,8 +54,7 @@ class Desk:
 
     def on_news(self, channel: str) -> None:
         """A channel grew, was made, or is gone."""
-        bell = self._bells.pop(channel, None)
-        if bell is not None:
+        for bell in self._bells.get(channel, ()):
             bell.set()
 
     def close(self) -> None:
@@ -96,27 +94,38 @@ class Desk:
     async def _read(self, ask: asking.Read) -> bytes:
         until = self._loop.time() + min(ask.wait_s, WAIT_S)
         room = self._line.session.body_bytes_max - 64 * 1024  # beside the lines there is what is said of them
-        while not self._line.over.is_set():
-            bell = self._bell(ask.channel)
-            found = await self._line.run(self._counter.read, ask, self._line.storer.rules, room)
-            left = until - self._loop.time()
-            if found is not None:
-                return asking.encode(*found)
-            if left <= 0:
-                break
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), min(left, LOOK_S))
+        bell = asyncio.Event()
+        bells = self._bells.setdefault(ask.channel, set())
+        bells.add(bell)
+        try:
+            while not self._line.over.is_set():
+                bell.clear()  # before looking: what comes meanwhile rings it again
+                found = await self._line.run(self._counter.read, ask, self._line.storer.rules, room)
+                left = until - self._loop.time()
+                if found is not None:
+                    return asking.encode(*found)
+                if left <= 0:
+                    break
+                await self._wait(bell, left if self._watch(ask.channel) else min(left, LOOK_S))
+        finally:
+            bells.discard(bell)
+            if not bells:
+                self._bells.pop(ask.channel, None)
         return asking.encode(asking.Page(incarnation=ask.incarnation))
 
-    def _bell(self, channel: str) -> asyncio.Event:
-        """Rings at the next news; to be had before looking whether there is anything."""
-        bell = self._bells.get(channel)
-        if bell is None:
-            bell = self._bells[channel] = asyncio.Event()
+    async def _wait(self, bell: asyncio.Event, seconds: float) -> None:
+        """Until it rings, or the connection is over."""
+        waits = [self._loop.create_task(one.wait()) for one in (bell, self._line.over)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+
+    def _watch(self, channel: str) -> bool:
+        """Hear of a channel from now on, which begins with a ring; False if there are too many already."""
         if channel not in self._watched and len(self._watched) < WATCHED_MAX:
             self._watched.add(channel)
             self._line.shared.news.watch(channel)
-        return bell
+        return channel in self._watched
 
     async def _answer(self, call: int, work: Any) -> None:
         """Reply with what comes of it."""
