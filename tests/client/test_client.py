@@ -350,3 +350,13 @@ def test_the_same_for_asyncio(hub: Hub) -> None:
 
     with hub.open("hub"):
         asyncio.run(story())
+
+
+def test_a_client_and_a_station_of_one_name_do_not_disturb_each_other(hub: Hub) -> None:
+    hub.station("tool", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with hub.open("hub") as station, hub.connect() as client, hub.open("tool") as edge:
+        edge.publish("alerts", "by link")
+        wait_for(lambda: payloads(hub.path("hub"), "alerts") == ["by link"])
+        client.publish("alerts", "by request")
+        wait_for(lambda: {link.kind for link in station.links() if link.state == "up"} == {"peer", "client"})
+    assert payloads(hub.path("hub"), "alerts") == ["by link", "by request"]

@@ -62,6 +62,7 @@ class Proxy:
 
     def cut(self) -> None:
         """Cut everything that is connected now."""
+        self.cuts += bool(self._open)
         self._shut(*list(self._open))
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ def cut_often(net: Net, messages: int, seconds: float) -> None:
                     proxy.cut()
             proxy.cut_after = (1 << 60, 1 << 61)
             wait_for(lambda: len(lines(net.path("hub"), "alerts")) >= messages, 60)
-        assert proxy.cuts > 2
+        assert proxy.cuts > 1
     finally:
         proxy.close()
     assert len(check_log(net.path("hub"), "alerts")) == messages

@@ -42,8 +42,5 @@ def _said(tls: TlsLike | None) -> dict[str, str]:
 def files_of(tls: Config | configs.Tls) -> dict[str, str]:
     """The files that a configuration names."""
     section = tls.tls if isinstance(tls, Config) else tls
-    said = {_ALIASES.get(name, name): value for name, value in msgspec.structs.asdict(section).items()}
+    said = msgspec.structs.asdict(section)
     return {name: said[name] for name in _MEMBERS if said.get(name)}
-
-
-_ALIASES = {"revoked": "crl"}

@@ -16,7 +16,8 @@ from heliograph.federation.showing import shown
 from heliograph.station.links import LinkInfo
 
 if TYPE_CHECKING:
-    from heliograph.federation.conversation import Conversation, Shared
+    from heliograph.federation.conversation import Conversation
+    from heliograph.federation.terms import Shared
 
 
 def ephemeral(conversation: Conversation) -> bool:

@@ -10,29 +10,24 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
-from heliograph.federation import events, packing
+from heliograph.federation import events
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
-from heliograph.federation.newsroom import Newsroom
 from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
 from heliograph.federation.peerfile import directory_of
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
-from heliograph.federation.session import Ours, Session
+from heliograph.federation.session import Session
 from heliograph.federation.showing import since_now
+from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tlsfiles import Peer
-from heliograph.station.links import LinkKind
-
-if TYPE_CHECKING:
-    from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
 _T = TypeVar("_T")
@@ -48,25 +43,6 @@ FAREWELL_S: Final = 2.0
 
 class Ending(Exception):
     """The process ends, and has no threads any more: nothing is to be tried again."""
-
-
-class Shared(NamedTuple):
-    """What all connections of a station have in common."""
-
-    station: Station
-    pool: ThreadPoolExecutor
-    news: Newsroom
-
-
-class Terms(NamedTuple):
-    """What one connection is for."""
-
-    kind: LinkKind
-    peer: Peer
-    ours: Ours
-    rules: Rules
-    quota: Quota
-    compress: packing.Mode
 
 
 class Owner(Protocol):

@@ -20,13 +20,14 @@ from heliograph.config import Peer as PeerRules
 from heliograph.errors import ConfigError
 from heliograph.federation import peerfile, sockets
 from heliograph.federation.clients import Clients, ephemeral
-from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.conversation import Conversation
 from heliograph.federation.events import Called
 from heliograph.federation.identity import Identity
 from heliograph.federation.newsroom import Ends
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.showing import shown, since_now
+from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.station.links import LinkInfo

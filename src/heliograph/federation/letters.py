@@ -19,11 +19,13 @@ from heliograph.delivery.deadletter import (
     DeadLetter,
     DeadLetterIdentity,
     DeadLetters,
+    dead_letter_channel,
     identity_of,
     is_dead_letter_channel,
 )
 from heliograph.engine.knowledge import identities_of
 from heliograph.log.cursor import LogCursor
+from heliograph.seen import SeenSet
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -41,8 +43,11 @@ class Letters:
         self._channel = channel
         self._letters = DeadLetters(channel, publish=self._publish, recent=self._recent, since_us=since_us)
 
-    def write(self, partition: int, offset: int, reason: str) -> tuple[str, int, int] | None:
-        """Durable when it returns: origin, its partition and sequence; None if the message is not here any more."""
+    def write(self, partition: int, offset: int, reason: str, again: SeenSet) -> tuple[str, int, int] | None:
+        """Durable when it returns: origin, its partition and sequence; None if the message is not here any more.
+
+        ``again``: what is sent because its letter was replayed. That one may still be there, and counts for nothing.
+        """
         line = self._line(partition, offset)
         found = None if line is None else next(iter(identities_of(line)), None)
         logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
@@ -53,7 +58,11 @@ class Letters:
         if line is None or found is None:
             return None
         if not is_dead_letter_channel(self._channel):
-            self._letters.write(self._letter(partition, offset, line, reason))
+            letter = self._letter(partition, offset, line, reason)
+            if again.has(*found[:3]):
+                self._publish(dead_letter_channel(self._channel), letter.payload, letter.key)
+            else:
+                self._letters.write(letter)
         return found[:3]
 
     def _letter(self, partition: int, offset: int, line: bytes, reason: str) -> DeadLetter:

@@ -17,13 +17,14 @@ import picows
 from heliograph.config import Link as LinkRules
 from heliograph.federation import peerfile, sockets
 from heliograph.federation.backoff import failures_after, pause_s
-from heliograph.federation.conversation import Conversation, Shared, Terms
+from heliograph.federation.conversation import Conversation
 from heliograph.federation.events import Called
 from heliograph.federation.frames import Wanted
 from heliograph.federation.identity import Identity
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import EVERYTHING, Rules
 from heliograph.federation.showing import shown, since_now
+from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.station.links import LinkInfo, LinkState

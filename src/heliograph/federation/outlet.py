@@ -314,7 +314,7 @@ class Outlet:
         if self._letters is None:
             self._letters = Letters(self._station, self._peer, self.channel, to_us(memory.time))
         for offset, reason in refused:
-            identity = self._letters.write(partition, offset, reason)
+            identity = self._letters.write(partition, offset, reason, memory.again)
             if identity is not None:
                 with self._lock:
                     memory.spared.add(*identity, identity[2] + 1)

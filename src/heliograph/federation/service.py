@@ -150,7 +150,7 @@ class Federation:
             lease.release()
 
     async def _main(self) -> None:
-        from heliograph.federation.conversation import Shared
+        from heliograph.federation.terms import Shared
 
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -179,10 +179,10 @@ class Federation:
             self._save()
 
     async def _begin(self, shared: object) -> None:
-        from heliograph.federation.conversation import Shared
         from heliograph.federation.hub import Hub
         from heliograph.federation.identity import Identity, software
         from heliograph.federation.link import Link
+        from heliograph.federation.terms import Shared
 
         assert isinstance(shared, Shared)
         identity = Identity(self._station, software())
