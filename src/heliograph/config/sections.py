@@ -294,12 +294,6 @@ class Link(Section, frozen=True, kw_only=True):
             "`2026-11-15T20:30:00Z`."
         ),
     ] = "first"
-    sync: Annotated[
-        bool,
-        Meta(
-            description="Compare with the hub on every connection, and fetch what either lacks, whoever published it."
-        ),
-    ] = False
     compress: Annotated[
         Literal["auto", "always", "never"],
         Meta(description="zstd on the wire: `auto` when the line is slow and it helps; `always` where bytes are dear."),
