@@ -365,6 +365,7 @@ def test_a_closed_station_says_so_whatever_it_is_asked(opened: Opener, durabilit
         "release": lambda: station.release("a", "q"),
         "requeue": lambda: station.requeue("a", "q", [(0, 0)]),
         "groups": station.groups,
+        "links": station.links,
         "producer": lambda: station.producer("p"),
         "producers": station.producers,
         "forget_producer": lambda: station.forget_producer("a", "p"),
