@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.federation import service
 from tests.cli.harness import Child, Helio, one_line_error, wait_until
 from tests.federation.pki import ago
 from tests.federation.stations import Net
@@ -180,7 +181,7 @@ def test_links_that_end_by_themselves_end_the_command(net: Net, helio: Helio, mo
     async def fail(*_: object) -> None:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr("heliograph.federation.service.Federation._begin", fail)
+    monkeypatch.setattr(service.Federation, "_begin", fail)
     result = helio("-d", net.path("hub"), "serve", "-c", net.directory / "hub.yaml")
     assert "the links ended" in one_line_error(result, 1)
     assert "error   the links ended: RuntimeError: nobody thought of this" in result.stdout
