@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,7 +23,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import heliograph as hg
@@ -33,6 +31,7 @@ from heliograph.engine import groups
 from heliograph.station.reader import message_at
 from tests.faults import Died, QuickDisk
 from tests.proof.group_model import CHANNEL, FATAL, GROUP, StepPart, Worker, make_step_part
+from tests.proof.machines import search
 from tests.proof.worker import unlocked
 from tests.spread import put
 
@@ -315,18 +314,6 @@ class GroupMachine(RuleBasedStateMachine):
             if quiet == 2:
                 return
         raise AssertionError("it never settles")
-
-
-def search(machine: type[GroupMachine], *, examples: int, steps: int = 25, shrink: bool = True) -> None:
-    """Let Hypothesis look for a history that ends badly."""
-    phases = tuple(Phase) if shrink else (Phase.generate,)
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, phases=phases, database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )  # fmt: skip
 
 
 def test_a_group_loses_and_reorders_nothing_though_its_workers_die_at_any_call() -> None:

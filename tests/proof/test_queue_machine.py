@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,13 +20,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from heliograph.delivery.queues.decisions import QueueSettings
 from heliograph.delivery.queues.ledger import Ledger, Return
 from heliograph.engine import queuestore
 from heliograph.engine.queuestore import Key, Pending, Progress, QueueStore, Turn
+from tests.proof.machines import search
 from tests.proof.queue_model import Died, FakeClock, FakeEngine, Leased, Model, Waiting, mortal, stored
 
 SETTINGS = QueueSettings(visibility_s=10.0, max_in_flight=5, max_deliveries=3)
@@ -282,18 +281,6 @@ class QueueMachine(RuleBasedStateMachine):
         if hasattr(self, "ledger"):
             self.connection.real.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def search(machine: type[QueueMachine], *, examples: int, steps: int = 25, shrink: bool = True) -> None:
-    """Let Hypothesis look for a history in which the book and the model differ."""
-    phases = tuple(Phase) if shrink else (Phase.generate,)
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, phases=phases, database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )  # fmt: skip
 
 
 def test_a_queue_does_what_its_model_does_though_it_dies_in_any_statement() -> None:

@@ -55,6 +55,7 @@ def test_a_bad_key_is_refused_and_nothing_stored(opened: Opener, durability: str
         station.publish(CHANNEL, 1, key="good")
         with pytest.raises(hg.InvalidMessage, match="key"):
             station.publish(CHANNEL, 2, key=key)
+        assert station.stats().channels[0].refused == 1
         station.publish(CHANNEL, 3, key="good")
         assert [message.data for message in station.read(CHANNEL)] == [1, 3]
 

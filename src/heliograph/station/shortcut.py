@@ -17,6 +17,7 @@ from heliograph.log.commit import OneTicket
 from heliograph.log.groups import Guard
 from heliograph.log.head import STATE
 from heliograph.log.held import ChannelGone, Evicted
+from heliograph.log.lines import Form
 from heliograph.message import Receipt, key_attribute
 from heliograph.payloads import encode
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
@@ -42,25 +43,12 @@ class Shortcut(Envelopes):
             route = self._routes[channel, type_name, service_name()]
         except (KeyError, TypeError):
             route = self._route(channel, type_name)
-        if (
-            not route.plain
-            or data.__class__ in SPECIAL
-            or context_correlation_id() is not None
-            or TRACING in _modules
-            or not self._known(route, channel, key, may_open=True)
-        ):
+        filled = self._filled(route, channel, data, key, own, may_open=True)
+        if filled is None:
             return None
+        form, microseconds, hole, now_us = filled
         meter = route.meter
         started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
-        now_us = self._time_ns() // 1000
-        second_us, form, loose = route.baked
-        if not 0 <= now_us - second_us < 1_000_000:
-            second_us, form, loose = route.bake(now_us, self._timestamps)
-        hole = encode(data)
-        if key is not None or own:
-            form, hole = loose, b'%b%b,"data":%b' % (b"" if key is None else key_attribute(key), own, hole)
-        if len(hole) > self._max_body_bytes - len(route.line):
-            return None
         logs = route.logs
         partition = 0 if len(logs) == 1 else self.partitioner.among(len(logs), channel, key)
         log = logs[partition]
@@ -68,7 +56,7 @@ class Shortcut(Envelopes):
         try:
             if log is None:
                 log = logs[partition] = self._engine.appender(channel, partition)
-            offset = log.append_one(form, message_id.encode(), now_us - second_us, hole, now_us, guard)
+            offset = log.append_one(form, message_id.encode(), microseconds, hole, now_us, guard)
         except (ChannelGone, Evicted):
             route.layout = -1
             self._engine.drop_closed(channel, partition)
@@ -93,28 +81,42 @@ class Shortcut(Envelopes):
             route = self._routes[channel, type_name, service_name()]
         except (KeyError, TypeError):
             return None
+        filled = self._filled(route, channel, data, key, b"", may_open=False)
+        if filled is None:
+            return None
+        form, microseconds, hole, now_us = filled
+        partitions = len(route.logs)
+        partition = 0 if partitions == 1 else self.partitioner.among(partitions, channel, key)
+        message_id = str(_uuid7())
+        ticket = OneTicket(form, message_id.encode(), microseconds, hole, now_us, None, callback)
+        return ticket, message_id, partition
+
+    def _filled(
+        self, route: Route, channel: str, data: Any, key: str | None, own: bytes, *, may_open: bool
+    ) -> tuple[Form, int, bytes, int] | None:
+        """A form, what goes into its holes, and the time; None if the message has to go the general way."""
         if (
             not route.plain
             or data.__class__ in SPECIAL
             or context_correlation_id() is not None
             or TRACING in _modules
-            or not self._known(route, channel, key, may_open=False)
+            or not self._known(route, channel, key, may_open=may_open)
         ):
             return None
         now_us = self._time_ns() // 1000
         second_us, form, loose = route.baked
         if not 0 <= now_us - second_us < 1_000_000:
             second_us, form, loose = route.bake(now_us, self._timestamps)
-        hole = encode(data)
-        if key is not None:
-            form, hole = loose, b'%b,"data":%b' % (key_attribute(key), hole)
+        try:
+            hole = encode(data)
+            if key is not None or own:
+                form, hole = loose, b'%b%b,"data":%b' % (b"" if key is None else key_attribute(key), own, hole)
+        except HeliographError:
+            route.meter.refused += 1
+            raise
         if len(hole) > self._max_body_bytes - len(route.line):
             return None
-        partitions = len(route.logs)
-        partition = 0 if partitions == 1 else self.partitioner.among(partitions, channel, key)
-        message_id = str(_uuid7())
-        ticket = OneTicket(form, message_id.encode(), now_us - second_us, hole, now_us, None, callback)
-        return ticket, message_id, partition
+        return form, now_us - second_us, hole, now_us
 
     def _known(self, route: Route, channel: str, key: str | None, *, may_open: bool) -> bool:
         """Whether the route knows the channel's partitions, or finds them out."""
