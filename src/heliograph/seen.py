@@ -70,20 +70,6 @@ class IntervalSet:
     def __contains__(self, number: int) -> bool:
         return bisect_right(self._bounds, number) % 2 == 1
 
-    def covers(self, first: int, following: int) -> bool:
-        """Whether all of ``first`` to ``following - 1`` is in."""
-        at = bisect_right(self._bounds, first)
-        return first >= following or (at % 2 == 1 and following <= self._bounds[at])
-
-    def first_gap(self, start: int = 0) -> int:
-        """The smallest number from ``start`` on that is not in.
-
-        >>> IntervalSet([(0, 3), (4, 9)]).first_gap()
-        3
-        """
-        at = bisect_right(self._bounds, start)
-        return self._bounds[at] if at % 2 else start
-
     def gaps(self, first: int, following: int) -> IntervalSet:
         """What is not in, of ``first`` to ``following - 1``.
 
@@ -99,10 +85,6 @@ class IntervalSet:
     def union(self, other: IntervalSet) -> IntervalSet:
         """What is in either."""
         return self._merged(other, lambda here, there: here or there)
-
-    def intersection(self, other: IntervalSet) -> IntervalSet:
-        """What is in both."""
-        return self._merged(other, lambda here, there: here and there)
 
     def _merged(self, other: IntervalSet, wanted: Callable[[bool, bool], bool]) -> IntervalSet:
         """One walk along the bounds of both: whether a number is in changes only there."""

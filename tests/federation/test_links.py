@@ -318,3 +318,13 @@ def test_a_hub_that_gets_a_full_disk_acknowledges_nothing_and_goes_on_later(net:
         full[0] = False
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["patience"])
         wait_for(lambda: host1.links()[0].lag_messages == 0 and not any(link.error for link in hub.links()))
+
+
+def test_hearts_beat_as_soon_as_a_link_is_up(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when the time for the handshake would have been over."""
+    monkeypatch.setattr("heliograph.federation.session.LINK_HANDSHAKE_S", 1_000.0)
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        for station in (hub, host1):
+            wait_for(lambda station=station: station.links()[0].round_trip_ms > 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -16,11 +16,13 @@ from heliograph.disk import Disk
 from heliograph.federation import peerfile
 from heliograph.names import check_name
 from heliograph.seen import SeenSet
+from heliograph.station import links
 
 if TYPE_CHECKING:
     from heliograph.station import Station
 
 SUFFIX: Final = ".again"
+Asked: TypeAlias = dict[Path, list[str]]
 
 
 def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
@@ -50,8 +52,13 @@ def done(directory: Path, channel: str, disk: Disk) -> None:
         disk.unlink(directory / (channel + SUFFIX))
 
 
-def channels(directory: Path, disk: Disk) -> list[str]:
-    """The channels of which something was asked for."""
-    if not directory.is_dir():
-        return []
-    return [name.removesuffix(SUFFIX) for name in disk.listdir(directory) if name.endswith(SUFFIX)]
+def asked(root: Path, disk: Disk) -> Asked:
+    """By the directory of a peer, the channels of which something was asked for: one look for all links."""
+    found: Asked = {}
+    for kind in peerfile.KINDS:
+        above = root / links.DIRECTORY / kind
+        for directory in [above / peer for peer in (disk.listdir(above) if above.is_dir() else [])]:
+            names = [name.removesuffix(SUFFIX) for name in disk.listdir(directory) if name.endswith(SUFFIX)]
+            if names:
+                found[directory] = names
+    return found

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
-from heliograph.federation import events
+from heliograph.federation import again, events
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
@@ -206,6 +206,7 @@ class Conversation(picows.WSListener):
                 self._relay = event.welcome.relay
                 self._owner.established(self)
                 self.spawn(self._look())
+                self._loop.call_soon(self._tick)  # from now on hearts beat
             case events.Wanting():
                 self.spawn(self._look())
             case events.Unparked():
@@ -232,10 +233,10 @@ class Conversation(picows.WSListener):
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels)
 
-    def look_for_asked(self) -> None:
+    def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""
         if self.established_at is not None and not self.over.is_set():
-            self.spawn(self.sender.look_for_asked())
+            self.sender.send_again(asked)
 
     def on_news(self, channel: str, ends: dict[int, int] | None) -> None:
         """A channel grew; None: it is gone."""
@@ -278,6 +279,8 @@ class Conversation(picows.WSListener):
     def _tick(self) -> None:
         if self.over.is_set():
             return
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._step(self.session.tick())
         pause = max(0.05, self.session.deadline() - self._loop.time())
         self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import msgspec
 
@@ -168,6 +167,3 @@ class Closed(Event, frozen=True, kw_only=True):
     refusal: str = ""
     """Why it was refused, in one word: a code of docs/protocol.md."""
     upgrade: str = ""
-
-
-Events: TypeAlias = list[Event]

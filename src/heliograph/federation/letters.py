@@ -24,7 +24,7 @@ from heliograph.delivery.deadletter import (
     is_dead_letter_channel,
 )
 from heliograph.engine.knowledge import identities_of
-from heliograph.log.cursor import LogCursor
+from heliograph.log.seek import line_at
 from heliograph.seen import SeenSet
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class Letters:
 
         ``again``: what is sent because its letter was replayed. That one may still be there, and counts for nothing.
         """
-        line = self._line(partition, offset)
-        found = None if line is None else next(iter(identities_of(line)), None)
+        line = line_at(self._engine.log(self._channel, partition), offset, self._engine.disk)
+        found = next(iter(identities_of(line)), None)
         logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
         self._engine.audit.write(
             "link-refused-message", peer=self._peer, channel=self._channel, partition=partition, offset=offset,
             id="" if found is None else found[3], why=reason,
         )  # fmt: skip
-        if line is None or found is None:
+        if found is None:
             return None
         if not is_dead_letter_channel(self._channel):
             letter = self._letter(partition, offset, line, reason)
@@ -93,13 +93,3 @@ class Letters:
             identity = identity_of(message.data)
             if identity is not None:
                 yield identity
-
-    def _line(self, partition: int, offset: int) -> bytes | None:
-        """The stored line; None if it was trimmed or removed meanwhile."""
-        log = self._engine.log(self._channel, partition)
-        with contextlib.closing(LogCursor(log, offset, self._engine.disk)) as cursor:
-            chunk = cursor.read()
-        if chunk is None or chunk.first != offset:
-            return None
-        line = dict(chunk.numbered).get(offset) if chunk.numbered is not None else chunk.data.partition(b"\n")[0]
-        return line if line and line.strip(b" ") else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from heliograph.errors import NotFound
 from heliograph.federation.resume import Doubt, Ends, compare
 from heliograph.log import channel as channels
 from heliograph.log.cursor import LogCursor
+from heliograph.log.seek import line_at
 
 if TYPE_CHECKING:
     from heliograph.log.channel import ChannelFile
@@ -82,19 +83,10 @@ class Lives:
         limit = self._engine.limit(self._channel, doubt.partition, synced=False)
         if not limit.first <= doubt.sequence < limit.next:
             return doubt.sequence >= limit.next
-        for origin, _, _, message in self._at(doubt.partition, doubt.sequence):
+        line = line_at(self._engine.log(self._channel, doubt.partition), doubt.sequence, self._engine.disk)
+        for origin, _, _, message in identities_of(line):
             return (origin, message) != (doubt.origin, doubt.id)
         return False
-
-    def _at(self, partition: int, offset: int) -> Iterable[tuple[str, int, int, str]]:
-        """Origin, its partition, sequence and id of the message at an offset, if there is one."""
-        log = self._engine.log(self._channel, partition)
-        with contextlib.closing(LogCursor(log, offset, self._engine.disk)) as cursor:
-            chunk = cursor.read()
-        if chunk is None or chunk.first != offset:
-            return ()
-        line = dict(chunk.numbered).get(offset, b"") if chunk.numbered is not None else chunk.data.partition(b"\n")[0]
-        return identities_of(line)
 
     def _renew(self, origin: str, why: str) -> None:
         before = origin.rpartition(".")[2]

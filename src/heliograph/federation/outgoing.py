@@ -267,10 +267,9 @@ class Sender:
         for stream in list(self._outlets):
             self._reopen(stream, "what may be relayed has changed")
 
-    async def look_for_asked(self) -> None:
+    def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""
-        asked = await self._line.run(again.channels, self._directory, self._line.shared.station.engine.disk)
-        for channel in asked:
+        for channel in asked.get(self._directory, ()):
             self._reopen(self._sending.stream_of(channel), "some of it is sent again")
 
     def sweep(self) -> None:

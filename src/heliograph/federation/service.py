@@ -16,13 +16,14 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
+from heliograph.federation import again
 from heliograph.federation.newsroom import Ends, Newsroom
 from heliograph.log.locks import FileLock
 from heliograph.station import links
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
     from heliograph.federation.hub import Hub
     from heliograph.federation.link import Link
+    from heliograph.federation.terms import Shared
     from heliograph.federation.tlsfiles import TlsFiles
     from heliograph.station import Station
 
@@ -178,13 +180,11 @@ class Federation:
             pool.shutdown()
             self._save()
 
-    async def _begin(self, shared: object) -> None:
+    async def _begin(self, shared: Shared) -> None:
         from heliograph.federation.hub import Hub
         from heliograph.federation.identity import Identity, software
         from heliograph.federation.link import Link
-        from heliograph.federation.terms import Shared
 
-        assert isinstance(shared, Shared)
         identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
@@ -260,13 +260,12 @@ class Federation:
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
+            asked = await self._run_in(pool, again.asked, self._station.path, self._engine.disk) or {}
             for conversation in self.conversations():
-                conversation.look_for_asked()
-            for conversation in self.conversations():
+                conversation.send_again(asked)
                 conversation.offer(new)
 
-    def _soon(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from cryptography import x509
 
 from heliograph.errors import CertificateError
-from heliograph.federation.certificates import Revoked, label, listed, listed_by, name_of, signed_by
+from heliograph.federation.certificates import Revoked, label, listed, listed_by, signed_by
 
 _CHAIN_MAX: Final = 8
 _KNOWN_MAX: Final = 10_000
@@ -114,13 +114,6 @@ def out_of_time(certificate: x509.Certificate, now: datetime) -> str | None:
 def day(moment: datetime) -> str:
     """A moment as people write it, in UTC."""
     return moment.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def peer_name(certificate_der: bytes | None) -> str:
-    """The name of the station behind a certificate, by the one rule; CertificateError if there is none."""
-    if not certificate_der:
-        raise CertificateError("the peer showed no certificate; both sides of a link need one")
-    return name_of(parse(certificate_der))
 
 
 def parse(certificate_der: bytes) -> x509.Certificate:

@@ -128,3 +128,14 @@ def _numbered(data: bytes, first: int, numbered: list[tuple[int, bytes]] | None)
         yield from numbered
     else:
         yield from enumerate(data.split(b"\n")[:-1], first)
+
+
+def line_at(log: Log, offset: int, disk: Disk) -> bytes:
+    """The stored line at an offset; empty if it was trimmed, removed or damaged."""
+    with contextlib.closing(LogCursor(log, offset, disk)) as cursor:
+        chunk = cursor.read()
+    if chunk is None or chunk.first != offset:
+        return b""
+    if chunk.numbered is not None:
+        return dict(chunk.numbered).get(offset, b"")
+    return chunk.data.partition(b"\n")[0].strip(b" ")
