@@ -81,8 +81,7 @@ def _configured(station: Station) -> Iterator[LinkInfo]:
 def remembered(station: Station) -> Iterator[Remembered]:
     """What every peer, hub or not, has acknowledged of which channel."""
     disk = station.engine.disk
-    kinds: tuple[links.LinkKind, ...] = ("hub", "peer")
-    for kind in kinds:
+    for kind in peerfile.KINDS:
         for peer in _names(station, kind):
             directory = peerfile.directory_of(station.path, kind, peer)
             for file in sorted(disk.listdir(directory)):

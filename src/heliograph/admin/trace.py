@@ -7,7 +7,6 @@ A log says when it got one; what the peers have acknowledged says which of them 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -19,9 +18,9 @@ from heliograph.clock import from_us
 from heliograph.errors import NotFound
 from heliograph.federation.rules import Names, Rules
 from heliograph.log.cursor import LogCursor
-from heliograph.message import Message, id_time_us
+from heliograph.message import Message
 from heliograph.station.links import LinkKind
-from heliograph.station.reader import message_at
+from heliograph.station.reader import find
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -65,24 +64,9 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 def trace(station: Station, message_id: str, channel: str | None = None) -> list[Copy]:
     """Every copy of a message in the logs of a station, in the order in which they got there."""
     known = list(linked.remembered(station))
-    found = [_copy(station, message, known) for message in _find(station, message_id, channel)]
+    names = [channel] if channel is not None else station.engine.channel_names()
+    found = [_copy(station, message, known) for message in find(station.engine, message_id, names)]
     return sorted(found, key=lambda copy: (copy.appended or copy.published, copy.channel))
-
-
-def _find(station: Station, message_id: str, channel: str | None) -> Iterator[Message]:
-    """In every channel and partition: the same id may be in several."""
-    engine = station.engine
-    names = [channel] if channel is not None else engine.channel_names()
-    places = [(name, number) for name in names for number in range(engine.describe(name).partitions)]
-    made_us = id_time_us(message_id)
-    for moment_us in (made_us, None) if made_us is not None else (None,):
-        found = [
-            message_at(engine, name, number, offset) for name, number in places
-            if (offset := engine.find_id(name, number, message_id, moment_us)) is not None
-        ]  # fmt: skip
-        if found:
-            yield from filter(None, found)
-            return
 
 
 def _copy(station: Station, message: Message, known: list[Remembered]) -> Copy:

@@ -24,6 +24,7 @@ from heliograph.log.channel import ChannelFile
 from heliograph.log.cursor import Chunk, LogCursor
 from heliograph.log.lines import Home
 from heliograph.log.partition import Partition
+from heliograph.log.seek import line_at
 from heliograph.seen import Key, SeenSet
 
 if TYPE_CHECKING:
@@ -195,20 +196,10 @@ class Checkpoints:
             if covered > limit.next:
                 return False
             if found.incarnation != file.incarnation and covered > limit.first:
-                line = self._line_at(channel, number, covered - 1)
+                line = line_at(self._engine.log(channel, number), covered - 1, self._disk)
                 if line is None or (line.strip(b" ") and crc_of(line) != found.anchors[number]):
                     return False
         return True
-
-    def _line_at(self, channel: str, number: int, offset: int) -> bytes | None:
-        """A stored line, blank or not; None if it cannot be read."""
-        with contextlib.closing(LogCursor(self._engine.log(channel, number), offset, self._disk)) as cursor:
-            chunk = cursor.read()
-        if chunk is None or chunk.first != offset:
-            return None
-        if chunk.numbered is not None:
-            return dict(chunk.numbered).get(offset)
-        return chunk.data[: chunk.data.find(b"\n")]
 
     def catch_up(self, channel: str, known: Knowledge) -> None:
         """Learn what was appended since, by whomever; lines of a process that died in the middle of it, too."""
@@ -256,7 +247,11 @@ class Checkpoints:
 
     def _anchor(self, channel: str, number: int, covered: int) -> str:
         first = self._engine.limit(channel, number).first
-        return crc_of(self._line_at(channel, number, covered - 1) or b"") if covered > first else ""
+        return (
+            crc_of(line_at(self._engine.log(channel, number), covered - 1, self._disk) or b"")
+            if covered > first
+            else ""
+        )
 
 
 def crc_of(line: bytes) -> str:

@@ -49,13 +49,13 @@ class Letters:
         ``again``: what is sent because its letter was replayed. That one may still be there, and counts for nothing.
         """
         line = line_at(self._engine.log(self._channel, partition), offset, self._engine.disk)
-        found = next(iter(identities_of(line)), None)
+        found = next(iter(identities_of(line or b"")), None)
         logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
         self._engine.audit.write(
             "link-refused-message", peer=self._peer, channel=self._channel, partition=partition, offset=offset,
             id="" if found is None else found[3], why=reason,
         )  # fmt: skip
-        if found is None:
+        if line is None or found is None:
             return None
         if not is_dead_letter_channel(self._channel):
             letter = self._letter(partition, offset, line, reason)

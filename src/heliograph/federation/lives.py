@@ -84,7 +84,7 @@ class Lives:
         if not limit.first <= doubt.sequence < limit.next:
             return doubt.sequence >= limit.next
         line = line_at(self._engine.log(self._channel, doubt.partition), doubt.sequence, self._engine.disk)
-        for origin, _, _, message in identities_of(line):
+        for origin, _, _, message in identities_of(line or b""):
             return (origin, message) != (doubt.origin, doubt.id)
         return False
 

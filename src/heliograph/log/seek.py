@@ -130,12 +130,12 @@ def _numbered(data: bytes, first: int, numbered: list[tuple[int, bytes]] | None)
         yield from enumerate(data.split(b"\n")[:-1], first)
 
 
-def line_at(log: Log, offset: int, disk: Disk) -> bytes:
-    """The stored line at an offset; empty if it was trimmed, removed or damaged."""
+def line_at(log: Log, offset: int, disk: Disk) -> bytes | None:
+    """The stored line at an offset, blank if it was removed; None if it was trimmed, or cannot be read."""
     with contextlib.closing(LogCursor(log, offset, disk)) as cursor:
         chunk = cursor.read()
     if chunk is None or chunk.first != offset:
-        return b""
+        return None
     if chunk.numbered is not None:
-        return dict(chunk.numbered).get(offset, b"")
-    return chunk.data.partition(b"\n")[0].strip(b" ")
+        return dict(chunk.numbered).get(offset)
+    return chunk.data.partition(b"\n")[0]

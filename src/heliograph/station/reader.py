@@ -103,15 +103,22 @@ def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -
     return next(iter(MessageRange(engine, channel, partition, offset, offset + 1, None)), None)
 
 
-def find(engine: FilesEngine, message_id: str, channels: list[str]) -> Message | None:
-    """A message by its id. Its UUIDv7 says when: around that time first, then everywhere."""
+def find(engine: FilesEngine, message_id: str, channels: list[str]) -> Iterator[Message]:
+    """Messages by their id, one of each partition that has it.
+
+    A UUIDv7 says when it was made: around that time first, then everywhere.
+    """
     places = [(name, number) for name in channels for number in range(engine.describe(name).partitions)]
     for name, number in places:
         engine.settle(name, number)
     made_us = id_time_us(message_id)
     for moment_us in (made_us, None) if made_us is not None else (None,):
+        found = False
         for name, number in places:
             offset = engine.find_id(name, number, message_id, moment_us)
-            if offset is not None:
-                return message_at(engine, name, number, offset)
-    return None
+            message = None if offset is None else message_at(engine, name, number, offset)
+            if message is not None:
+                found = True
+                yield message
+        if found:
+            return
