@@ -193,6 +193,11 @@ class SeenSet:
         found = self._sets.get((origin, partition))
         return found is not None and sequence in found
 
+    def end(self, origin: str, partition: int) -> int:
+        """One more than the highest sequence that was seen; 0 if none was."""
+        found = self._sets.get((origin, partition))
+        return 0 if found is None else found.end
+
     def gaps(self, origin: str, partition: int, first: int, following: int) -> IntervalSet:
         """What was not seen, of the sequences ``first`` to ``following - 1``."""
         found = self._sets.get((origin, partition))

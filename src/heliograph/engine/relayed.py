@@ -343,21 +343,33 @@ class Relayed:
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def _last_own(self, channel: str, number: int, known: Knowledge) -> End | None:
-        """The last message of this life in a partition: looked for from the end, for most are near it."""
-        limit = self._engine.limit(channel, number)
-        end, reach = limit.next, 64
-        while end > limit.first:
-            start = max(limit.first, end - reach)
+        """The last message of this life in a partition: its sequence is known, and is its offset.
+
+        If it was removed, the last one before it; what was found is remembered, for there may be much to look through.
+        """
+        last = known.own_end(number)
+        if not last:
+            return None
+        sought, end = known.last_own.get(number, (0, None))
+        if sought != last:
+            end = self._search_own(channel, number, known, last)
+            known.last_own[number] = (last, end)
+        return end or known.ends.get((known.origin, number))
+
+    def _search_own(self, channel: str, number: int, known: Knowledge, end: int) -> End | None:
+        first, reach = self._engine.limit(channel, number).first, 64
+        while end > first:
+            start = max(first, end - reach)
             cursor, found = LogCursor(self._engine.log(channel, number), start, self._engine.disk), None
             with contextlib.closing(cursor):
                 while cursor.offset < end and (chunk := cursor.read()) is not None:
                     for origin, partition, sequence, id in identities(chunk):
-                        if (origin, partition) == (known.origin, number):
+                        if (origin, partition) == (known.origin, number) and sequence < end:
                             found = End(sequence, id)
             if found is not None:
                 return found
             end, reach = start, reach * 8
-        return known.ends.get((known.origin, number))
+        return None
 
 
 def _numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:
