@@ -6,12 +6,9 @@ import logging
 import threading
 
 from heliograph.engine.knowledge import Checkpoints, Knowledge
+from heliograph.errors import StationClosed
 
 logger = logging.getLogger("heliograph.engine")
-
-
-class _Stopped(Exception):
-    """The station is closed."""
 
 
 class Learner:
@@ -42,7 +39,7 @@ class Learner:
     def _progress(self, lines: int) -> None:
         self._read += lines
         if self._stopped:
-            raise _Stopped
+            raise StationClosed("the station is closed")
 
     @property
     def over(self) -> bool:

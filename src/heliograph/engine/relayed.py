@@ -26,12 +26,13 @@ from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Batch, Run, station_of
-from heliograph.engine.knowledge import End, Knowledge, Outdated, identities
+from heliograph.engine.knowledge import End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
+from heliograph.engine.lastown import last_own
 from heliograph.errors import Busy, HeliographError, NotFound, StorageError
 from heliograph.log import channel as channels
 from heliograph.log import returned
-from heliograph.log.cursor import LogCursor, LogCut
+from heliograph.log.cursor import LogCut
 from heliograph.log.groups import Relay
 from heliograph.log.held import ChannelGone
 from heliograph.log.partition import Partition
@@ -67,6 +68,15 @@ class Relayed:
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
         self._channels = KnownChannels(engine)
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long whoever asks waits while a long log is read; then Busy. None: until it is."""
+        return self._channels.patience_s
+
+    @patience_s.setter
+    def patience_s(self, seconds: float | None) -> None:
+        self._channels.patience_s = seconds
 
     # -- lines come in ------------------------------------------------------------------------------------------
 
@@ -285,7 +295,7 @@ class Relayed:
         def told(known: Knowledge) -> dict[Key, End]:
             ends = dict(known.ends)
             for number in range(len(known.covered)):
-                end = self._last_own(channel, number, known)
+                end = last_own(self._engine, channel, number, known)
                 if end is not None:
                     ends[known.origin, number] = end
             return ends
@@ -341,35 +351,6 @@ class Relayed:
                 pass
             self._channels.forget(channel)
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
-
-    def _last_own(self, channel: str, number: int, known: Knowledge) -> End | None:
-        """The last message of this life in a partition: its sequence is known, and is its offset.
-
-        If it was removed, the last one before it; what was found is remembered, for there may be much to look through.
-        """
-        last = known.own_end(number)
-        if not last:
-            return None
-        sought, end = known.last_own.get(number, (0, None))
-        if sought != last:
-            end = self._search_own(channel, number, known, last)
-            known.last_own[number] = (last, end)
-        return end or known.ends.get((known.origin, number))
-
-    def _search_own(self, channel: str, number: int, known: Knowledge, end: int) -> End | None:
-        first, reach = self._engine.limit(channel, number).first, 64
-        while end > first:
-            start = max(first, end - reach)
-            cursor, found = LogCursor(self._engine.log(channel, number), start, self._engine.disk), None
-            with contextlib.closing(cursor):
-                while cursor.offset < end and (chunk := cursor.read()) is not None:
-                    for origin, partition, sequence, id in identities(chunk):
-                        if (origin, partition) == (known.origin, number) and sequence < end:
-                            found = End(sequence, id)
-            if found is not None:
-                return found
-            end, reach = start, reach * 8
-        return None
 
 
 def _numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:

@@ -84,7 +84,7 @@ class Conversation(picows.WSListener):
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
         self.alarms: dict[str, str] = {}
-        self.error = ""
+        self._troubles: dict[str, str] = {}
         self.descriptor = -1
         self.address = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -270,11 +270,20 @@ class Conversation(picows.WSListener):
         peer, audit = self.session_peer, self.shared.station.engine.audit
         self.shared.pool.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
 
-    def complain(self, text: str) -> None:
-        """Something does not work, and is tried again."""
-        if text != self.error:
-            self.error = text
+    def complain(self, about: str, text: str) -> None:
+        """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""
+        if self._troubles.get(about) != text:
+            self._troubles[about] = text
             logger.warning("link with %s: %s", self.session_peer, text)
+
+    def settled(self, about: str) -> None:
+        """It works again."""
+        self._troubles.pop(about, None)
+
+    @property
+    def error(self) -> str:
+        """What does not work now; empty when all is well."""
+        return next(iter(self._troubles.values()), "")
 
     def _tick(self) -> None:
         if self.over.is_set():

@@ -95,11 +95,13 @@ class Sender:
     async def _prepare(self, outlet: Outlet, start: str) -> tuple[int, Ends]:
         while True:
             try:
-                return await self._line.run(outlet.prepare, start)
+                prepared = await self._line.run(outlet.prepare, start)
+                self._line.settled(f"open {outlet.channel}")
+                return prepared
             except (NotFound, StationClosed):
                 raise
             except (HeliographError, OSError) as error:
-                self._line.complain(f"'{outlet.channel}' cannot be looked at: {error}")
+                self._line.complain(f"open {outlet.channel}", f"'{outlet.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
             if self._line.over.is_set():
                 raise StationClosed("the link is closed")
@@ -115,12 +117,13 @@ class Sender:
             self._reopen(event.stream, "the channel begins a new life")
             return
         except (StorageError, Busy, OSError) as error:
-            self._line.complain(f"'{event.channel}' cannot be looked at: {error}")
+            self._line.complain(f"begin {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
             self._reopen(event.stream, "looked at again")
             return
         if self._sending.stream_of(event.channel) != event.stream or self._line.over.is_set():
             return
+        self._line.settled(f"begin {event.channel}")
         sending = self._sending
         sending.begin(event.stream, begun.starts)
         sending.gap(event.stream, begun.gaps, "gone, or not for you")
@@ -166,13 +169,14 @@ class Sender:
             while (outlet := self._outlets.get(read.stream)) is not None and not self._line.over.is_set():
                 try:
                     if await self._send(read, outlet):
+                        self._line.settled(f"read {read.channel}")
                         return
                 except (Renewed, NotFound, ChannelGone, LogCut) as error:
                     logger.info("'%s' to %s begins again: %s", read.channel, self._line.session_peer, error)
                     self._reopen(read.stream, "the channel begins a new life")
                     return
                 except (HeliographError, OSError) as error:
-                    self._line.complain(f"'{read.channel}' cannot be read: {error}")
+                    self._line.complain(f"read {read.channel}", f"'{read.channel}' cannot be read: {error}")
                 await self._line.pause(RETRY_S)
         finally:
             self._reads -= 1
@@ -229,8 +233,11 @@ class Sender:
             try:
                 if event.refused:
                     await self._line.run(outlet.refused, event.partition, event.refused)
+                    self._line.settled(f"keep {event.channel}")
             except (HeliographError, OSError) as error:
-                self._line.complain(f"refused messages of '{event.channel}' cannot be kept: {error}")
+                self._line.complain(
+                    f"keep {event.channel}", f"refused messages of '{event.channel}' cannot be kept: {error}"
+                )
                 await self._line.pause(RETRY_S)
                 continue
             outlet.acked(event.partition, event.position)
@@ -248,8 +255,11 @@ class Sender:
             if outlet.unsaved:
                 try:
                     await self._line.run(outlet.save)
+                    self._line.settled(f"save {outlet.channel}")
                 except (HeliographError, OSError) as error:
-                    self._line.complain(f"the position in '{outlet.channel}' cannot be saved: {error}")
+                    self._line.complain(
+                        f"save {outlet.channel}", f"the position in '{outlet.channel}' cannot be saved: {error}"
+                    )
                     self._save_soon()
 
     def _reopen(self, stream: int, why: str) -> None:

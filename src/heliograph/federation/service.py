@@ -165,6 +165,7 @@ class Federation:
         self._engine.channel_news.listen(channel_came)
         watching = self._tls.watch(lambda: self._call(self._on_new_files))
         self._loop = loop
+        self._engine.relayed.patience_s = LOOK_S  # a thread that waits for a long log is one that nobody else has
         try:
             await self._begin(Shared(self._station, pool, news))
             self._show()
@@ -178,6 +179,7 @@ class Federation:
             self._show()
             news.close()
             pool.shutdown()
+            self._engine.relayed.patience_s = None
             self._save()
 
     async def _begin(self, shared: Shared) -> None:
