@@ -210,16 +210,28 @@ class Checkpoints:
         return known
 
     def _read(self, channel: str) -> Checkpoint | None:
-        with contextlib.suppress(FileNotFoundError, *_UNREADABLE):
-            data = self._disk.read_file(self.path(channel)).rstrip(b"\n")
-            if intact(data):
-                return _decode(data)
+        try:
+            return self.written(channel)
+        except ValueError:
             logger.error(
                 "%s is damaged: what channel '%s' has seen is read from its log. What was deleted from that is not "
                 "known any more, and is stored again should it come again",
                 self.path(channel), channel,
             )  # fmt: skip
-        return None
+            return None
+
+    def written(self, channel: str) -> Checkpoint | None:
+        """The checkpoint as it is, None if there is none; ValueError if it is damaged."""
+        try:
+            data = self._disk.read_file(self.path(channel)).rstrip(b"\n")
+        except FileNotFoundError:
+            return None
+        if not intact(data):
+            raise ValueError("its checksum does not fit")
+        try:
+            return _decode(data)
+        except _UNREADABLE as error:
+            raise ValueError(str(error)) from None
 
     def _fits(self, channel: str, found: Checkpoint, file: ChannelFile) -> bool:
         if len(found.covered) > file.partitions or len(found.anchors) != len(found.covered):

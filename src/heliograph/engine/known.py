@@ -148,6 +148,20 @@ class KnownChannels:
             logger.warning("cannot write down what channel '%s' has seen: %s", channel, error)
             known.unsaved_bytes = 0
 
+    def rebuild(self, channel: str, *, aside: Path | None) -> None:
+        """Read the whole log, and write down what it holds. What was written down before is kept, or put ``aside``."""
+        state = self._states.setdefault(channel, _State())
+        with state.mutex, self._locked(channel):
+            state.known = state.learner = None
+            if aside is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    aside.parent.mkdir(parents=True, exist_ok=True)
+                    self._engine.disk.rename(self.checkpoints.path(channel), aside)
+            known = Knowledge(self._engine.describe(channel), self._engine.name)
+            self.checkpoints.catch_up(channel, known)
+            self.checkpoints.save(channel, known)
+            state.known, state.doubtful = known, False
+
     def forget(self, channel: str) -> None:
         """Know nothing any more: the next who asks reads the checkpoint and the log."""
         state = self._states.get(channel)

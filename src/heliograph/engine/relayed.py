@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
@@ -26,7 +27,7 @@ from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Batch, Run, station_of
-from heliograph.engine.knowledge import End, Knowledge, Outdated
+from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
 from heliograph.engine.lastown import last_own
 from heliograph.errors import Busy, HeliographError, NotFound, StorageError
@@ -322,15 +323,25 @@ class Relayed:
             saved = known.saved
             if ends is None or any(len(saved) <= number or saved[number] < end for number, end in ends.items()):
                 with explaining(f"cannot write down what channel '{channel}' has seen"):
-                    self._channels.checkpoints.save(channel, known)
+                    self.checkpoints.save(channel, known)
 
         self._told(channel, written)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What is written down."""
+        return self._channels.checkpoints
+
+    def rebuild(self, channel: str, *, aside: Path | None) -> None:
+        """Write down anew what the log holds; with what was written down before, unless that is put ``aside``."""
+        with explaining(f"cannot write down what channel '{channel}' has seen"):
+            self._channels.rebuild(channel, aside=aside)
 
     def forget_channel(self, channel: str) -> None:
         """The channel is deleted. Its lock stays: somebody may be waiting for it."""
         self._channels.forget(channel)
         with contextlib.suppress(FileNotFoundError):
-            self._engine.disk.unlink(self._channels.checkpoints.path(channel))
+            self._engine.disk.unlink(self.checkpoints.path(channel))
 
     def close(self) -> None:
         """Spare the next process reading what this one has read."""
