@@ -87,6 +87,7 @@ class Knowledge:
         self.saved: list[int] = []  # what the checkpoint on disk is known to cover
         self.unsaved_bytes = 0
         self.last_own: dict[int, tuple[int, End | None]] = {}  # partition -> own end, and the last message before it
+        self.forgone = False  # whether gaps were told that are not kept
         self.mark = (0, 0)  # which checkpoint was looked at last
         self._natives: dict[int, tuple[str, int]] = {}  # partition -> origin and end of its last own lines
 
