@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.federation import again
+from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
 from heliograph.log.locks import FileLock
 from heliograph.station import links
@@ -164,6 +165,7 @@ class Federation:
 
         self._engine.channel_news.listen(channel_came)
         watching = self._tls.watch(lambda: self._call(self._on_new_files))
+        network = NetworkNews(self._on_network)
         self._loop = loop
         self._engine.relayed.patience_s = LOOK_S  # a thread that waits for a long log is one that nobody else has
         try:
@@ -175,6 +177,7 @@ class Federation:
         finally:
             self._engine.channel_news.unlisten(channel_came)
             watching.close()
+            network.close()
             await self._end_all()
             self._show()
             news.close()
@@ -276,6 +279,12 @@ class Federation:
         self._look()
         for link in self._links.values():
             link.hurry()
+
+    def _on_network(self) -> None:
+        """The network may work again: whoever waits need not. Who was refused has to wait for a person."""
+        for link in self._links.values():
+            if link.state == "waiting":
+                link.hurry()
 
     def _look(self) -> None:
         if self._hub is not None:
