@@ -30,6 +30,7 @@ from heliograph.federation.showing import shown, since_now
 from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.station import links
 from heliograph.station.links import LinkInfo
 
 logger = logging.getLogger("heliograph.links")
@@ -267,7 +268,7 @@ class Hub:
             return
         now = self._engine.clock.time_ns() / 1e9
         for name in self._engine.disk.listdir(root):
-            last = peerfile.last_here(root / name, self._engine.disk)
+            last = links.last_here(root / name, self._engine.disk)
             if name not in here and last and now - last > patience:
                 self._engine.disk.remove_tree(root / name)
                 self._engine.audit.write("link-forgotten", peer=name, last_here=from_us(int(last * 1e6)).isoformat())

@@ -132,6 +132,7 @@ class Sender:
             lag.news(partition, end, self._loop.time())
             sending.news(event.stream, partition, end)
         self._news.watch(event.channel)
+        self._save_soon()
         self.pump()
         self._line.flush()
 
