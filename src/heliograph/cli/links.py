@@ -170,7 +170,7 @@ def _remarks(view: LinksView, width: int) -> list[str]:
 
 def _ending(one: LifetimeInfo) -> str:
     what = {"certificate": "the certificate", "ca": "the CA", "crl": "the revocation list"}.get(one.what, one.what)
-    if one.days_left < 0:
+    if one.days_left <= 0:
         return f"{what} {one.path} has expired: 'helio keygen renew'"
     left = f"{one.days_left:,.0f} days" if one.days_left >= 2 else f"{one.days_left * 24:.0f} hours"
     return f"{what} {one.path} expires in {left}: 'helio keygen renew'"
