@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
-from heliograph.federation import again, events
+from heliograph.federation import again, events, sockets
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
+CONGESTED_BYTES: Final = 64 * 1024
+"""The line is slow if so much waits for it: then packing may help."""
 TASKS_MAX: Final = 20_000
 """A peer that has more under way at once is dropped: all its channels may be, and some more."""
 ALARMS_MAX: Final = 1_000
@@ -153,6 +155,10 @@ class Conversation(picows.WSListener):
     def unsent(self) -> int:
         """Bytes that wait for the socket."""
         return self._transport.underlying_transport.get_write_buffer_size()
+
+    def congested(self) -> bool:
+        """Whether the line is slow: much waits for it, here or in the kernel, which takes a whole window by itself."""
+        return self.unsent() + sockets.queued(self.descriptor) > CONGESTED_BYTES
 
     # -- steps ----------------------------------------------------------------------------------------------------
 

@@ -30,8 +30,6 @@ OPENS_MAX: Final = 8
 """How many channels are looked at at the same time while streams are opened."""
 SOCKET_BYTES_MAX: Final = 1 << 20
 """Nothing more is read while so much waits for the socket."""
-CONGESTED_BYTES: Final = 64 * 1024
-"""The line is slow if so much waits for the socket: then packing may help."""
 SAVE_S: Final = 2.0
 """How often positions are written down while they move."""
 RETRY_S: Final = 1.0
@@ -187,7 +185,7 @@ class Sender:
 
     async def _send(self, read: Read, outlet: Outlet) -> bool:
         """Read and send; False if there is nothing to be read though there should be."""
-        congested = self._line.unsent() > CONGESTED_BYTES
+        congested = self._line.congested()
         squeeze = self._squeeze if self._session.packs else None
         portion, packed = await self._line.run(_read, outlet, read, self._session.body_bytes_max, squeeze, congested)
         if portion is None:
