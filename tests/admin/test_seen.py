@@ -14,8 +14,6 @@ from heliograph.station import Station
 from tests.admin.helpers import kinds
 from tests.arrivals import HOST2, doubled, lines, sealed
 from tests.opening import Opener
-from tests.opening import opened as opened
-from tests.opening import root as root
 
 CHANNEL = "alerts"
 

@@ -15,7 +15,9 @@ class Proxy:
     ``rate``: bytes a second, each way; 0 is as fast as it goes.
     """
 
-    def __init__(self, port: int, *, cut_after: tuple[int, int] = (1 << 60, 1 << 61), seed: int = 1, rate: int = 0) -> None:
+    def __init__(
+        self, port: int, *, cut_after: tuple[int, int] = (1 << 60, 1 << 61), seed: int = 1, rate: int = 0
+    ) -> None:
         self._target = port
         self._random = random.Random(seed)
         self.cut_after = cut_after

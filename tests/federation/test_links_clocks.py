@@ -81,7 +81,9 @@ def test_a_message_from_the_future_that_waits_is_no_less_than_nothing_behind(net
         wait_for(lambda: not up(hub, "dashboard"))
         host1.publish("alerts", "tomorrow")
         wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 2)
-        wait_for(lambda: [link for link in linked.look(hub).links if link.name == "dashboard" and link.lag_messages == 1])
+        wait_for(
+            lambda: [link for link in linked.look(hub).links if link.name == "dashboard" and link.lag_messages == 1]
+        )
         time.sleep(1.1)
         (link,) = [link for link in linked.look(hub).links if link.name == "dashboard"]
         assert 1.0 < link.lag_s < 60, "since it came here"

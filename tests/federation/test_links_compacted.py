@@ -13,7 +13,7 @@ import pytest
 import heliograph as hg
 from heliograph.engine.known import KnownChannels
 from tests.federation.chaos import Proxy
-from tests.federation.stations import Net, check_log, lines, payloads, wait_for
+from tests.federation.stations import Net, check_log, lines, wait_for
 
 CHANNEL = "prices"
 SMALL = {"segment_bytes": 4096}

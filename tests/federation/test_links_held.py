@@ -108,7 +108,9 @@ def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(n
             wait_for(lambda: len(lines(net.path("host1"), "alerts")) == 1)
             wait_for(lambda: up(hub, "host1"))
         directory = peerfile.directory_of(net.path("hub"), "peer", "host1")
-        wait_for(lambda: links.last_here(directory, hub.engine.disk) and b'"0":1' in (directory / "alerts.json").read_bytes())
+        wait_for(
+            lambda: links.last_here(directory, hub.engine.disk) and b'"0":1' in (directory / "alerts.json").read_bytes()
+        )
         wait_for(lambda: not up(hub, "host1"))
         text = (directory / "alerts.json").read_text()
         year = text.index('"time":"') + len('"time":"')

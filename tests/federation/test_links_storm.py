@@ -1,4 +1,4 @@
-"""Hundreds and thousands of cuts in every phase of a connection, kills and stops, in every shape; then a look at all logs.
+"""Thousands of cuts in every phase of a connection, kills and stops, in every shape; then a look at all logs.
 
 Connections are cut after so few bytes that many end in the middle of the TLS handshake, of the greeting, of a batch or
 of its acknowledgement. Whatever was published is everywhere in the end, once, and in order along one path.
@@ -92,15 +92,15 @@ class Storm:
             if self.shape in ONE_PATH:
                 check_log(self.net.path(name), CHANNEL)
         for name, texts in said.items():
-            own = {text for line in published[name] for text in texts if f'"{text} '.encode() in line} if texts else set()
+            own = (
+                {text for line in published[name] for text in texts if f'"{text} '.encode() in line} if texts else set()
+            )
             assert own == set(texts), f"something that {name} published is lost"
 
     def whole(self) -> bool:
         counts = {name: len(lines(self.net.path(name), CHANNEL)) for name in self.names}
         own = {
-            name: sum(
-                identity(line)[0].rpartition(".")[0] == name for line in lines(self.net.path(name), CHANNEL)
-            )
+            name: sum(identity(line)[0].rpartition(".")[0] == name for line in lines(self.net.path(name), CHANNEL))
             for name in self.names
         }
         return all(counts[name] >= sum(own[one] for one in self.reaches(name)) for name in self.names)

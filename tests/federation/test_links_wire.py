@@ -102,7 +102,7 @@ def test_the_beginning_and_the_end(net: Net, start: str, wanted: list[str]) -> N
         hub.publish("news", "old")
         with net.open("host1") as host1:
             wait_for(lambda: up(host1, "hub") and host1.links()[0].channels == ["news"])
-            wait_for(lambda: (net.path("hub") / "links/peer/host1/news.json").exists())
+            wait_for((net.path("hub") / "links/peer/host1/news.json").exists)
             hub.publish("news", "new")
             wait_for(lambda: payloads(net.path("host1"), "news") == wanted)
 

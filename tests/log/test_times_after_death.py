@@ -1,4 +1,4 @@
-"""A process that dies while it keeps the lock has not said the times of its last messages: they are found all the same."""
+"""Who dies while it keeps the lock has not said the times of its last messages: they are found all the same."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def _misplaced(engine: FilesEngine, channel: str, written: Checkpoint, file: Cha
     for number, covered in enumerate(written.covered):
         limit = engine.limit(channel, number, synced=False)
         if covered > limit.next:
-            return Wrong(f"is ahead of the log: it covers {covered} lines of partition {number}, which has {limit.next}")
+            return Wrong(
+                f"is ahead of the log: it covers {covered} lines of partition {number}, which has {limit.next}"
+            )
         if covered > limit.first:
             line = line_at(engine.log(channel, number), covered - 1, engine.disk)
             if line is not None and line.strip(b" ") and crc_of(line) != written.anchors[number]:

@@ -161,7 +161,9 @@ def _remarks(view: LinksView, width: int) -> list[str]:
             f"{output.several(link.refused, 'message')} refused: 'helio dead list'" if link.refused else "",
         ]
         if link.held_bytes and link.state != "up":
-            counts.append(f"retention keeps {output.size(link.held_bytes)} for it (storage.holdback_bytes is the limit)")
+            counts.append(
+                f"retention keeps {output.size(link.held_bytes)} for it (storage.holdback_bytes is the limit)"
+            )
         found += [f"{name}: {text}" for text in counts if text]
         found += [f"{name}: channel {channel} is parked: {why}" for channel, why in sorted(link.parked.items())]
         found += [f"{name}: {link.error}"] if link.error else []

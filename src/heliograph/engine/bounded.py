@@ -1,8 +1,8 @@
 """How many lives of other stations a channel remembers: whoever sends may invent as many as it likes.
 
-Each life (incarnation) of a station, and each partition of it, costs memory and room in ``seen/`` for ever, because what
-was seen must never be forgotten. So there is an end to it, for each station and for all of them; honest stations begin a
-new life when their directory was restored or copied, which is seldom.
+Each life (incarnation) of a station, and each partition of it, costs memory and room in ``seen/`` for ever, because
+what was seen must never be forgotten. So there is an end to it, for each station and for all of them; honest stations
+begin a new life when their directory was restored or copied, which is seldom.
 """
 
 from __future__ import annotations

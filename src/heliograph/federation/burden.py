@@ -29,7 +29,7 @@ def _of(link: LinkInfo, held: Mapping[str, int]) -> int:
 
 
 class Burden:
-    """Looks now and then, in a thread, and says so once for each link that is away and keeps data from being deleted."""
+    """Looks now and then, and says so once for each link that is away and keeps data from being deleted."""
 
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine

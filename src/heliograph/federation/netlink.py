@@ -37,7 +37,11 @@ def returns(data: bytes) -> bool:
     """
     return any(
         kind in (_NEW_ADDRESS, _NEW_ROUTE)
-        or (kind == _NEW_LINK and len(body) >= _INTERFACE.size and _INTERFACE.unpack_from(body)[3] & _RUNNING == _RUNNING)
+        or (
+            kind == _NEW_LINK
+            and len(body) >= _INTERFACE.size
+            and _INTERFACE.unpack_from(body)[3] & _RUNNING == _RUNNING
+        )
         for kind, body in _messages(data)
     )
 

@@ -133,9 +133,7 @@ def certificates(root: Path, disk: Disk, now: datetime) -> list[LifetimeInfo]:
     found = []
     for one in state.certificates:
         left = (one.not_after - now) / timedelta(days=1)
-        found.append(
-            msgspec.structs.replace(one, days_left=round(left, 2), status="bad" if left < 0 else one.status)
-        )
+        found.append(msgspec.structs.replace(one, days_left=round(left, 2), status="bad" if left < 0 else one.status))
     return found
 
 
