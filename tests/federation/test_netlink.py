@@ -21,7 +21,7 @@ from heliograph.federation.netlink import NetworkNews, returns
 from tests.federation.stations import ROOT
 
 UNSHARE = shutil.which("unshare")
-NAMESPACES = UNSHARE is not None and not subprocess.run([UNSHARE, "-n", "true"], capture_output=True, check=False).returncode
+NAMESPACES = (
     UNSHARE is not None and subprocess.run([UNSHARE, "-n", "true"], capture_output=True, check=False).returncode == 0
 )
 

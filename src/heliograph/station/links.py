@@ -74,13 +74,17 @@ class LifetimeInfo(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """``certificate``, ``ca`` or ``crl``."""
     name: str
+    """Whose it is."""
     path: str
+    """Its file."""
     fingerprint: str
     """SHA-256; of a revocation list its number."""
     not_after: datetime
+    """When it ends."""
     days_left: float
-    """Negative once it has ended."""
+    """Until then; negative once it has ended."""
     status: Literal["ok", "warn", "bad"]
+    """``warn``: it ends soon. ``bad``: it has ended, or has not begun."""
 
 
 class LinksState(msgspec.Struct, frozen=True, kw_only=True):
