@@ -24,7 +24,7 @@ from heliograph.cli.frame import COMMON, without_range
 from heliograph.cli.main import cli
 from heliograph.config import items
 from heliograph.delivery import statistics
-from heliograph.station import info, stats
+from heliograph.station import info, links, stats
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "latest.json"
@@ -232,6 +232,7 @@ PARTS: dict[str, dict[str, Callable[[], str | None]]] = {
         "worker statistics": statistics_of(info.WorkerInfo),
         "lease statistics": statistics_of(info.LeaseInfo),
         "latency statistics": statistics_of(statistics.LatencyStats),
+        "certificate statistics": statistics_of(links.LifetimeInfo),
     },
     "README.md": {"numbers": numbers},
 }

@@ -194,3 +194,9 @@ BATCH_CHARGE_BYTES_MIN = 1024
 
 SEEN_SAVE_BYTES = 64 * 1024 * 1024
 """What a channel has seen is written down after this much was appended or read: so much is read after a restart."""
+
+SEEN_LOCKED_LINES = 50_000
+"""What a channel has seen is learnt under its arrivals lock if so few lines are to be read, else before it is taken."""
+
+SEEN_GAPS_MAX = 100_000
+"""Most gaps that a channel keeps: a sender may tell of any number, and nothing is lost without them."""

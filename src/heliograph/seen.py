@@ -193,6 +193,18 @@ class SeenSet:
         found = self._sets.get((origin, partition))
         return found is not None and sequence in found
 
+    def keys(self) -> Iterable[Key]:
+        """Origins and their partitions, in no order."""
+        return self._sets.keys()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._sets
+
+    def end(self, origin: str, partition: int) -> int:
+        """One more than the highest sequence that was seen; 0 if none was."""
+        found = self._sets.get((origin, partition))
+        return 0 if found is None else found.end
+
     def gaps(self, origin: str, partition: int, first: int, following: int) -> IntervalSet:
         """What was not seen, of the sequences ``first`` to ``following - 1``."""
         found = self._sets.get((origin, partition))
@@ -224,6 +236,11 @@ class SeenSet:
     def __iter__(self) -> Iterator[tuple[Key, IntervalSet]]:
         """Origins, partitions and their sets, in order."""
         return iter([(key, self._sets[key]) for key in sorted(self._sets) if self._sets[key]])
+
+    @property
+    def pieces(self) -> int:
+        """How many intervals there are, of all."""
+        return sum([len(found) for found in self._sets.values()])
 
     def __len__(self) -> int:
         """How many partitions of origins there are."""

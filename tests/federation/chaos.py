@@ -10,15 +10,24 @@ import time
 
 
 class Proxy:
-    """Passes bytes on to a port; cuts a connection after a random number of them, and may hold everything up."""
+    """Passes bytes on to a port; cuts a connection after a random number of them, and may hold everything up.
 
-    def __init__(self, port: int, *, cut_after: tuple[int, int] = (1 << 60, 1 << 61), seed: int = 1) -> None:
+    ``rate``: bytes a second, each way; 0 is as fast as it goes.
+    """
+
+    def __init__(
+        self, port: int, *, cut_after: tuple[int, int] = (1 << 60, 1 << 61), seed: int = 1, rate: int = 0
+    ) -> None:
         self._target = port
         self._random = random.Random(seed)
         self.cut_after = cut_after
         self.cuts = 0
+        self.passed = 0  # bytes, both ways
+        self._rate = rate
         self.silent = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if rate:  # or the kernel would take in a moment what the line takes a while for
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
         self.port = int(self._listener.getsockname()[1])
         self._open: set[socket.socket] = set()
         self._closed = False
@@ -47,6 +56,9 @@ class Proxy:
                 while self.silent.is_set() and not self._closed:
                     time.sleep(0.01)
                 target.sendall(data[: max(0, left[0])])
+                self.passed += len(data)
+                if self._rate:
+                    time.sleep(len(data) / self._rate)
                 left[0] -= len(data)
                 if left[0] <= 0:
                     self.cuts += 1

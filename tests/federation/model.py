@@ -43,6 +43,15 @@ class Log:
         self.known[partition].append(who)
         self.parts[partition].append(line)
 
+    def blank_after(self, keep: float) -> set[tuple[str, int, int]]:
+        """What a backup would bring back, if others still have it: removed here since it was made."""
+        return {
+            who
+            for lines, known in zip(self.parts, self.known, strict=True)
+            for line, who in list(zip(lines, known, strict=True))[int(len(lines) * keep) :]
+            if not line
+        }
+
     def restored(self, keep: float) -> Log:
         """An old backup: the newest lines of each partition are gone."""
         log = Log(len(self.parts))
@@ -89,6 +98,7 @@ class Station:
         self.starts = 0
         self.published = 0
         self.paused: set[str] = set()  # channels whose disk stands still
+        self.brought_back: set[tuple[str, int, int]] = set()  # removed, and forgotten with an old backup
 
     @property
     def origin(self) -> str:
@@ -120,6 +130,7 @@ class Station:
         """An old backup of a channel: its newest lines are gone, and it is another incarnation."""
         self.restart()
         self.incarnation = f"k{self.starts + 1}"
+        self.brought_back |= self.logs[channel].blank_after(keep)
         log = self.logs[channel] = self.logs[channel].restored(keep)
         for (peer, name, partition), position in list(self.positions.items()):
             if name == channel:

@@ -51,7 +51,7 @@ def test_both_are_called_by_name_and_days_left(pki: Pki) -> None:
             return outcome.server_peer
 
     peer = hub.peer(Connection())
-    assert (peer.name, round(peer.days_left)) == ("host1", 365)
+    assert (peer.name, round(peer.days_left(datetime.now(UTC)))) == ("host1", 365)
     assert peer.certificate == outcome.server_peer
 
 

@@ -104,7 +104,7 @@ def test_a_live_link_to_a_peer_that_expired_since_is_found(pki: Pki) -> None:
     hub = pki.files("hub", clock=clock)
     with Live(hub.server_context, pki.files("host2").client_context) as live:
         peer = hub.peer(live.server)
-        assert round(peer.days_left) == 2
+        assert round(peer.days_left(datetime.now(UTC))) == 2
         assert hub.still_valid(peer.certificate)
         clock.now += timedelta(days=3)
         assert "expired on" in (hub.why_invalid(peer.certificate) or "")

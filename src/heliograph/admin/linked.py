@@ -15,9 +15,12 @@ import msgspec
 from heliograph.clock import from_us
 from heliograph.errors import NotFound
 from heliograph.federation import peerfile
+from heliograph.federation.burden import burdened
 from heliograph.federation.rules import Names
+from heliograph.log.cursor import LogCursor
 from heliograph.station import links
-from heliograph.station.links import LinkInfo
+from heliograph.station.holding import held_for_links
+from heliograph.station.links import LifetimeInfo, LinkInfo
 from heliograph.station.reader import message_at
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ class LinksView(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     """Whether some process runs the links now."""
     links: list[LinkInfo]
+    certificates: list[LifetimeInfo] = []
+    """The station's own TLS files, as whoever runs the links has them."""
 
 
 class Remembered(NamedTuple):
@@ -48,9 +53,12 @@ def look(station: Station) -> LinksView:
     running = links.running(station.path, station.engine.disk)
     found = station.links()
     found += [link for link in _configured(station) if not any(_same(link, other) for other in found)]
+    now = from_us(station.engine.clock.time_ns() // 1000)
+    lagging = [_lagging(station, link) if link.state != "up" or link.parked else link for link in found]
     return LinksView(
         station=station.name, path=str(station.path), running=running,
-        links=[_lagging(station, link) if link.state != "up" or link.parked else link for link in found],
+        links=burdened(lagging, held_for_links(station.engine)),
+        certificates=links.certificates(station.path, station.engine.disk, now),
     )  # fmt: skip
 
 
@@ -109,7 +117,7 @@ def _lagging(station: Station, link: LinkInfo) -> LinkInfo:
     messages, age_s = (link.lag_messages, link.lag_s) if up else (0, 0.0)
     if waiting:
         now_s = station.engine.clock.time_ns() / 1e9
-        age_s = max(age_s, now_s - min([_published_s(station, place) or now_s for place in waiting]))
+        age_s = max(age_s, now_s - min([_appended_s(station, place) or now_s for place in waiting]))
         messages += sum([place.next - place.first for place in waiting])
     return msgspec.structs.replace(link, lag_messages=messages, lag_s=round(age_s, 3))
 
@@ -141,6 +149,11 @@ def _waiting(station: Station, channel: str, memory: peerfile.Memory | None) -> 
                 yield _Place(channel, number, first, bounds.next)
 
 
-def _published_s(station: Station, place: _Place) -> float | None:
-    message = message_at(station.engine, place.channel, place.partition, place.first)
-    return None if message is None else message.time.timestamp()
+def _appended_s(station: Station, place: _Place) -> float | None:
+    """When the first of it was published; if whoever did has a clock that is ahead, when it came here at the latest."""
+    engine = station.engine
+    message = message_at(engine, place.channel, place.partition, place.first)
+    with contextlib.closing(LogCursor(engine.log(place.channel, place.partition), place.first, engine.disk)) as cursor:
+        chunk = cursor.read()
+    found = [message.time.timestamp()] if message is not None else []
+    return min([*found, chunk.append_us / 1e6]) if chunk is not None else None

@@ -17,6 +17,7 @@ from heliograph.admin import Progress
 from heliograph.admin.mend import Mender
 from heliograph.admin.positions import check_positions
 from heliograph.admin.queues import check_queues
+from heliograph.admin.seen import check_seen
 from heliograph.admin.types import check_types
 from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, segments
@@ -35,6 +36,7 @@ Kind = Literal[
     "channel",
     "position",
     "queue",
+    "seen",
     "type",
     "fence",
     "redaction",
@@ -214,6 +216,10 @@ class _Channel:
         report.troubles += [
             Trouble(kind=kind, path=path, what=what, derived=kind == "leftover", repaired=repaired)
             for kind, path, what, repaired in check_types(self._engine, self._name, repair=self._mender is not None)
+        ]
+        report.troubles += [
+            Trouble(kind="seen", path=path, what=what, repaired=repaired)
+            for path, what, repaired in check_seen(self._engine, self._name, repair=self._mender is not None)
         ]
         report.ok = all(part.ok for part in report.partitions) and all(one.repaired for one in report.troubles)
         return report

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from heliograph.admin.letters import letters
+from heliograph.admin.linkhealth import certificates_health, links_health
 from heliograph.config import Config
 from heliograph.config.units import MIB
 from heliograph.disk import Disk
@@ -151,6 +152,14 @@ def _schedule(station: Station) -> Fact:
     return Fact("schedule", "ok", value)
 
 
+def _links(station: Station) -> Fact:
+    return Fact("links", *links_health(station))
+
+
+def _certificates(station: Station) -> Fact:
+    return Fact("certificates", *certificates_health(station))
+
+
 LOOKS: Final[dict[str, Callable[[Station], Fact]]] = {
     "channels": _channels,
     "fenced logs": _fenced,
@@ -160,4 +169,6 @@ LOOKS: Final[dict[str, Callable[[Station], Fact]]] = {
     "dead letters": _dead_letters,
     "subscriptions": _subscriptions,
     "schedule": _schedule,
+    "links": _links,
+    "certificates": _certificates,
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from heliograph.admin.linked import LinksView
     from heliograph.station import Station
-    from heliograph.station.links import LinkInfo
+    from heliograph.station.links import LifetimeInfo, LinkInfo
 
 _STYLES: Final = {"up": "green", "absent": "", "connecting": "yellow", "waiting": "yellow"}
 _MORE, _COUNTS, _ADDRESSES = 95, 120, 160
@@ -108,7 +108,7 @@ def _print(common: Common, view: LinksView) -> None:
         print(_heading(view))
         print()
         output.table(*_table(view.links, width))
-        for text in _remarks(view.links, width):
+        for text in _remarks(view, width):
             print(text)
 
 
@@ -151,19 +151,31 @@ def _days(left: float | None) -> Any:
     return output.Mark(text, "red" if left <= 3 else "yellow" if left <= 30 else "")
 
 
-def _remarks(links: Sequence[LinkInfo], width: int) -> list[str]:
+def _remarks(view: LinksView, width: int) -> list[str]:
     """What has no column: a line for everything that deserves one."""
-    found: list[str] = []
-    for link in links:
+    found = [f"this station: {_ending(one)}" for one in view.certificates if one.status != "ok"]
+    for link in view.links:
         name = link.name or link.address
         counts = [
             output.several(link.reconnects, "reconnect") if link.reconnects and width < _COUNTS else "",
             f"{output.several(link.refused, 'message')} refused: 'helio dead list'" if link.refused else "",
         ]
+        if link.held_bytes and link.state != "up":
+            counts.append(
+                f"retention keeps {output.size(link.held_bytes)} for it (storage.holdback_bytes is the limit)"
+            )
         found += [f"{name}: {text}" for text in counts if text]
         found += [f"{name}: channel {channel} is parked: {why}" for channel, why in sorted(link.parked.items())]
         found += [f"{name}: {link.error}"] if link.error else []
     return ["", *map(clean, found)] if found else []
+
+
+def _ending(one: LifetimeInfo) -> str:
+    what = {"certificate": "the certificate", "ca": "the CA", "crl": "the revocation list"}.get(one.what, one.what)
+    if one.days_left <= 0:
+        return f"{what} {one.path} has expired: 'helio keygen renew'"
+    left = f"{one.days_left:,.0f} days" if one.days_left >= 2 else f"{one.days_left * 24:.0f} hours"
+    return f"{what} {one.path} expires in {left}: 'helio keygen renew'"
 
 
 # -- again and again ----------------------------------------------------------------------------------------
@@ -189,6 +201,6 @@ def _screen(view: LinksView, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    remarks = [Text(text) for text in _remarks(view.links, width)]
+    remarks = [Text(text) for text in _remarks(view, width)]
     table = output.rich_table(*_table(view.links, width), width)
     return Group(Text(f"{_heading(view)}   (Ctrl-C ends)\n"), table, *remarks)

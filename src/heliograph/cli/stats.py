@@ -67,6 +67,10 @@ def _print_heading(numbers: StationStats) -> None:
     total = sum(channel.bytes for channel in numbers.channels)
     waiting = f", {output.several(numbers.scheduled, 'message')} scheduled" if numbers.scheduled else ""
     print(f"station {numbers.name} in {numbers.path}: {output.size(total)}, durability {numbers.durability}{waiting}")
+    for one in numbers.certificates:
+        if one.status != "ok":
+            ends = "has expired" if one.days_left <= 0 else f"expires in {one.days_left:.1f} days"
+            print(f"{one.what} {one.path} {ends}: 'helio keygen renew'")
     print() if numbers.channels else print("no channels yet")
 
 

@@ -269,6 +269,14 @@ class Hub(Section, frozen=True, kw_only=True):
             "without an answer it is not.",
         ),
     ] = 15.0
+    origins_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="How many lives (incarnations, each partition counted) of one station a channel remembers; "
+            "of all stations ten times as many. What would be more is refused: the channel is parked on that link.",
+        ),
+    ] = 10_000
     forget_after_s: Annotated[
         float,
         Meta(

@@ -1,34 +1,40 @@
 """What a channel's log holds, by origin: learnt from its lines, kept in a checkpoint that spares reading them all.
 
     seen/alerts.json    {"created":…,"incarnation":"k3f9q2","covered":[41],"anchors":["9a1c03f7"],
-                         "seen":{"host2.x7y8z9":{"0":[[0,40]]}},"ends":{"host2.x7y8z9":{"0":[39,"01a1…"]}},"gaps":{}}
+                         "seen":{"host2.x7y8z9":{"0":[[0,40]]}},"ends":{"host2.x7y8z9":{"0":[39,"01a1…"]}},"gaps":{},
+                         "crc":"5b7d9e20"}
 
 ``covered`` says, per partition, up to which offset its lines are accounted for, and ``anchors`` with which checksum
 the line before that ends. The checkpoint is written after those lines are synced, and before any that it does not
 cover is removed. It is discarded when it is ahead of the log, when the channel was made anew, or when in another life
-of the channel the line at an anchor is another one: rather read everything than claim what is not there.
+of the channel the line at an anchor is another one: rather read everything than claim what is not there. So is one
+whose own checksum does not fit: a single digit that changed could make messages pass for seen that never came.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import google_crc32c
 import msgspec
 
 from heliograph.log.channel import ChannelFile
 from heliograph.log.cursor import Chunk, LogCursor
-from heliograph.log.lines import Home
+from heliograph.log.lines import Home, intact
 from heliograph.log.partition import Partition
 from heliograph.log.seek import line_at
 from heliograph.seen import Key, SeenSet
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
+
+logger = logging.getLogger("heliograph.engine")
 
 
 class Outdated(Exception):
@@ -80,6 +86,9 @@ class Knowledge:
         self.covered = [0] * file.partitions
         self.saved: list[int] = []  # what the checkpoint on disk is known to cover
         self.unsaved_bytes = 0
+        self.last_own: dict[int, tuple[int, End | None]] = {}  # partition -> own end, and the last message before it
+        self.forgone = False  # whether gaps were told that are not kept
+        self.mark = (0, 0)  # which checkpoint was looked at last
         self._natives: dict[int, tuple[str, int]] = {}  # partition -> origin and end of its last own lines
 
     def learn(self, partition: int, home: Home, found: Iterable[tuple[str, int, int, str]]) -> None:
@@ -128,6 +137,23 @@ class Knowledge:
             self.seen.add(self.origin, partition, first, end)
             self.covered[partition] = end
 
+    def own_end(self, partition: int) -> int:
+        """One more than the last sequence that was published here in this life; 0 if there is none."""
+        return self.seen.end(self.origin, partition)
+
+    def same_life(self, file: ChannelFile) -> bool:
+        """Whether this is about the channel as it is described now."""
+        return (self.incarnation, self.created) == (file.incarnation, file.created)
+
+    def absorb(self, other: Knowledge) -> None:
+        """What somebody else knows of the same life, too. How far this one has read stays as it is."""
+        self.seen.update(other.seen)
+        self.gaps.update(other.gaps)
+        for key, end in other.ends.items():
+            if key not in self.ends or end.sequence > self.ends[key].sequence:
+                self.ends[key] = end
+        self.mark = other.mark
+
 
 def identities(chunk: Chunk) -> Iterable[tuple[str, int, int, str]]:
     """Origin, its partition, sequence and id of the messages of a chunk."""
@@ -170,23 +196,43 @@ class Checkpoints:
     def load(self, channel: str, file: ChannelFile) -> Knowledge:
         """What the checkpoint says, if it is about the log that is there."""
         known = Knowledge(file, self._engine.name)
+        known.mark = self._mark(channel)
         found = self._read(channel)
         if found is None or found.created != file.created or not self._fits(channel, found, file):
             return known
         try:
             seen, gaps = SeenSet.from_json(found.seen), SeenSet.from_json(found.gaps)
+            ends = {(origin, int(number)): end for origin, ends in found.ends.items() for number, end in ends.items()}
         except ValueError:
             return known
-        known.seen, known.gaps = seen, gaps
-        known.ends = {(origin, int(number)): end for origin, ends in found.ends.items() for number, end in ends.items()}
+        known.seen, known.gaps, known.ends = seen, gaps, ends
         known.covered = [*found.covered, *[0] * (file.partitions - len(found.covered))]
         known.saved = list(known.covered)
         return known
 
     def _read(self, channel: str) -> Checkpoint | None:
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-            return _decode(self._disk.read_file(self.path(channel)))
-        return None
+        try:
+            return self.written(channel)
+        except ValueError:
+            logger.error(
+                "%s is damaged: what channel '%s' has seen is read from its log. What was deleted from that is not "
+                "known any more, and is stored again should it come again",
+                self.path(channel), channel,
+            )  # fmt: skip
+            return None
+
+    def written(self, channel: str) -> Checkpoint | None:
+        """The checkpoint as it is, None if there is none; ValueError if it is damaged."""
+        try:
+            data = self._disk.read_file(self.path(channel)).rstrip(b"\n")
+        except FileNotFoundError:
+            return None
+        if not intact(data):
+            raise ValueError("its checksum does not fit")
+        try:
+            return _decode(data)
+        except _UNREADABLE as error:
+            raise ValueError(str(error)) from None
 
     def _fits(self, channel: str, found: Checkpoint, file: ChannelFile) -> bool:
         if len(found.covered) > file.partitions or len(found.anchors) != len(found.covered):
@@ -201,25 +247,49 @@ class Checkpoints:
                     return False
         return True
 
-    def catch_up(self, channel: str, known: Knowledge) -> None:
-        """Learn what was appended since, by whomever; lines of a process that died in the middle of it, too."""
+    def unread(self, channel: str, known: Knowledge, file: ChannelFile) -> int:
+        """How many lines there are to learn from."""
+        covered = [*known.covered, *[0] * (file.partitions - len(known.covered))]
+        limits = [self._engine.limit(channel, number, synced=False) for number in range(file.partitions)]
+        return sum([max(0, limit.next - max(covered[at], limit.first)) for at, limit in enumerate(limits)])
+
+    def catch_up(self, channel: str, known: Knowledge, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Learn what was appended since, by whomever; lines of a process that died in the middle of it, too.
+
+        ``progress`` is told how many lines were read, again and again; what it raises ends the reading.
+        """
         engine = self._engine
-        known.grow(engine.describe(channel).partitions)
+        file = engine.describe(channel)
+        known.grow(file.partitions)
         for number in range(len(known.covered)):
             if not engine.read_only:
                 engine.barrier(channel, number)
             limit = engine.limit(channel, number)
             start = max(known.covered[number], limit.first)
             if start < limit.next:
-                self._scan(channel, number, known, start, limit.next)
+                self._scan(channel, number, known, start, limit.next, progress)
+        if (
+            self._mark(channel) != known.mark
+        ):  # somebody may have deleted what we did not read, and wrote it down before
+            known.absorb(self.load(channel, file))
 
-    def _scan(self, channel: str, number: int, known: Knowledge, start: int, end: int) -> None:
+    def _mark(self, channel: str) -> tuple[int, int]:
+        """Which checkpoint is there: each is a file of its own."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._disk.stat(self.path(channel))
+            return found.st_ino, found.st_mtime_ns
+        return 0, 0
+
+    def _scan(
+        self, channel: str, number: int, known: Knowledge, start: int, end: int, progress: Callable[[int], None]
+    ) -> None:
         log = self._engine.log(channel, number)
         home = log.place.home()
         with contextlib.closing(LogCursor(log, start, self._disk)) as cursor:
             while cursor.offset < end and (chunk := cursor.read()) is not None:
                 known.learn(number, home, identities(chunk))
                 known.unsaved_bytes += len(chunk.data)
+                progress(chunk.next - chunk.first)
             known.covered[number] = cursor.offset
 
     def save(self, channel: str, known: Knowledge) -> None:
@@ -242,8 +312,9 @@ class Checkpoints:
             created=known.created, incarnation=known.incarnation, covered=covered, anchors=anchors,
             seen=known.seen.to_json(), ends=ends, gaps=known.gaps.to_json(),
         )  # fmt: skip
-        self._disk.replace_file(self.path(channel), msgspec.json.encode(found) + b"\n")
-        known.saved, known.unsaved_bytes = covered, 0
+        body = msgspec.json.encode(found)[:-1]
+        self._disk.replace_file(self.path(channel), b'%b,"crc":"%08x"}\n' % (body, google_crc32c.value(body)))
+        known.saved, known.unsaved_bytes, known.mark = covered, 0, self._mark(channel)
 
     def _anchor(self, channel: str, number: int, covered: int) -> str:
         first = self._engine.limit(channel, number).first

@@ -1,7 +1,11 @@
 """Who may append arrivals to a channel, and knows what it holds: one process at a time, under ``seen/CHANNEL.lock``.
 
 The lock's file says who appended last. A process that finds itself there knows that nobody else did, and that what it
-remembers is still all there is; any other reads what was appended since.
+remembers is still all there is; any other reads what was appended since. If that is much, it is read before the lock is
+taken, in a thread of its own (``learning.py``), so that nobody waits for the lock meanwhile::
+
+    lock ──little is unread──▶ read it ──▶ go on
+      └────much is unread──▶ unlock ──▶ have it read ──▶ lock, and read the rest
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine.knowledge import Checkpoints, Knowledge, Outdated
-from heliograph.errors import HeliographError, StorageError
+from heliograph.engine.learning import Learner
+from heliograph.errors import Busy, HeliographError, StorageError
+from heliograph.log.channel import ChannelFile
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
 logger = logging.getLogger("heliograph.engine")
+_TURNS_MAX: Final = 3
+"""How often what was appended meanwhile is read without the lock, too; then it has to be read under it."""
 
 
 class _State:
@@ -34,6 +42,7 @@ class _State:
         self.mutex = threading.Lock()
         self.known: Knowledge | None = None
         self.doubtful = False  # something failed between an append and its mark
+        self.learner: Learner | None = None  # reads what is too much to be read under the lock
 
 
 class KnownChannels:
@@ -44,6 +53,8 @@ class KnownChannels:
         self.checkpoints = Checkpoints(engine)
         self._token = f"process {os.getpid()} {os.urandom(8).hex()}"
         self._states: dict[str, _State] = {}
+        self.patience_s: float | None = None
+        """How long whoever asks waits while a long log is read; then Busy. None: until it is."""
 
     def __contains__(self, channel: str) -> bool:
         return channel in self._states
@@ -56,19 +67,48 @@ class KnownChannels:
     def known(self, channel: str, *, appending: bool = False) -> Iterator[Knowledge]:
         """Hold the channel's arrivals lock, knowing everything that its log holds."""
         if self._engine.read_only:
-            yield self._learnt(channel, None)
+            yield self._caught_up(channel, self._before(channel, self._engine.describe(channel), None))
             return
         self._engine.check_writable()
         state = self._states.setdefault(channel, _State())
-        with state.mutex, self._locked(channel) as lock:
-            mine = lock.noted() == self._token
-            if state.known is None or state.doubtful or not mine:
-                state.known = self._learnt(channel, state.known)
-            if appending and not mine:
-                self._sign(lock)
+        with self._entered(channel, state, appending) as known:
             state.doubtful = True
-            yield state.known
+            yield known
             state.doubtful = False
+
+    @contextlib.contextmanager
+    def _entered(self, channel: str, state: _State, appending: bool) -> Iterator[Knowledge]:
+        """The lock held, and everything known."""
+        while True:
+            with state.mutex, self._locked(channel) as lock:
+                mine, learner = lock.noted() == self._token, None
+                if state.known is None or state.doubtful or not mine:
+                    learner = self._learn(channel, state)
+                if learner is None:
+                    assert state.known is not None
+                    if appending and not mine:
+                        self._sign(lock)
+                    yield state.known
+                    return
+            if not learner.wait(self.patience_s):
+                raise Busy(learner.says)
+
+    def _learn(self, channel: str, state: _State) -> Learner | None:
+        """Know everything; or, where that is much to read, who is at it."""
+        learner = state.learner
+        if learner is not None and not learner.over:
+            return learner
+        state.learner = None
+        if learner is not None and learner.error is not None:
+            raise learner.error
+        file = self._engine.describe(channel)
+        known = self._before(channel, file, learner.known if learner is not None else state.known)
+        lines, turn = self.checkpoints.unread(channel, known, file), learner.turn + 1 if learner is not None else 1
+        if lines > limits.SEEN_LOCKED_LINES and turn <= _TURNS_MAX:
+            state.known, state.learner = None, Learner(self.checkpoints, channel, known, lines, turn)
+            return state.learner
+        state.known = self._caught_up(channel, known)
+        return None
 
     @contextlib.contextmanager
     def _locked(self, channel: str) -> Iterator[FileLock]:
@@ -90,11 +130,11 @@ class KnownChannels:
         if lock.noted() not in (self._token, ""):
             raise StorageError(f"{lock.path} cannot be written. Nothing was stored; 'helio doctor' checks the disk.")
 
-    def _learnt(self, channel: str, known: Knowledge | None) -> Knowledge:
-        """What there is to know: from what was known before, or from the checkpoint, and from the log."""
-        file = self._engine.describe(channel)
-        if known is None or (known.incarnation, known.created) != (file.incarnation, file.created):
-            known = self.checkpoints.load(channel, file)
+    def _before(self, channel: str, file: ChannelFile, known: Knowledge | None) -> Knowledge:
+        """What was known before, if that is about the channel as it is now; else what the checkpoint says."""
+        return known if known is not None and known.same_life(file) else self.checkpoints.load(channel, file)
+
+    def _caught_up(self, channel: str, known: Knowledge) -> Knowledge:
         self.checkpoints.catch_up(channel, known)
         if known.unsaved_bytes > limits.SEEN_SAVE_BYTES and not self._engine.read_only:
             self.save(channel, known)
@@ -108,17 +148,33 @@ class KnownChannels:
             logger.warning("cannot write down what channel '%s' has seen: %s", channel, error)
             known.unsaved_bytes = 0
 
+    def rebuild(self, channel: str, *, aside: Path | None) -> None:
+        """Read the whole log, and write down what it holds. What was written down before is kept, or put ``aside``."""
+        state = self._states.setdefault(channel, _State())
+        with state.mutex, self._locked(channel):
+            state.known = state.learner = None
+            if aside is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    aside.parent.mkdir(parents=True, exist_ok=True)
+                    self._engine.disk.rename(self.checkpoints.path(channel), aside)
+            known = Knowledge(self._engine.describe(channel), self._engine.name)
+            self.checkpoints.catch_up(channel, known)
+            self.checkpoints.save(channel, known)
+            state.known, state.doubtful = known, False
+
     def forget(self, channel: str) -> None:
         """Know nothing any more: the next who asks reads the checkpoint and the log."""
         state = self._states.get(channel)
         if state is not None:
             with state.mutex:
-                state.known = None
+                state.known = state.learner = None
 
     def close(self) -> None:
         """Write down what is known and not yet written; nothing is lost if that fails."""
         for channel, state in list(self._states.items()):
-            known = state.known
+            known, learner = state.known, state.learner
+            if learner is not None:
+                learner.stop()
             if known is not None and known.saved != known.covered and not state.doubtful:
                 with contextlib.suppress(HeliographError, OSError, Outdated), self.known(channel) as found:
                     self.checkpoints.save(channel, found)

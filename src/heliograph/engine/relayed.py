@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
@@ -25,13 +26,15 @@ import msgspec
 from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
+from heliograph.engine.bounded import check_origins
 from heliograph.engine.foreign import Batch, Run, station_of
-from heliograph.engine.knowledge import End, Knowledge, Outdated, identities
+from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
+from heliograph.engine.lastown import last_own
 from heliograph.errors import Busy, HeliographError, NotFound, StorageError
 from heliograph.log import channel as channels
 from heliograph.log import returned
-from heliograph.log.cursor import LogCursor, LogCut
+from heliograph.log.cursor import LogCut
 from heliograph.log.groups import Relay
 from heliograph.log.held import ChannelGone
 from heliograph.log.partition import Partition
@@ -67,6 +70,15 @@ class Relayed:
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
         self._channels = KnownChannels(engine)
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long whoever asks waits while a long log is read; then Busy. None: until it is."""
+        return self._channels.patience_s
+
+    @patience_s.setter
+    def patience_s(self, seconds: float | None) -> None:
+        self._channels.patience_s = seconds
 
     # -- lines come in ------------------------------------------------------------------------------------------
 
@@ -165,6 +177,8 @@ class Relayed:
         )  # fmt: skip
         if not count:
             return arrival
+        most = self._engine.config.hub.origins_max
+        check_origins(channel, known, [(run.origin, run.partition) for run, _ in fresh], most)
         firsts: dict[int, int] = {}
         for number, part in self._spread(known, batch, fresh, count).items():
             self._note_returned(channel, number, known, fresh)
@@ -285,23 +299,32 @@ class Relayed:
         def told(known: Knowledge) -> dict[Key, End]:
             ends = dict(known.ends)
             for number in range(len(known.covered)):
-                end = self._last_own(channel, number, known)
+                end = last_own(self._engine, channel, number, known)
                 if end is not None:
                     ends[known.origin, number] = end
             return ends
 
         return self._told(channel, told)
 
-    def gap(
-        self, channel: str, origin: str, partition: int, first: int, following: int, *, never: bool = False
-    ) -> None:
+    def gap(self, channel: str, gaps: SeenSet, *, never: bool = False) -> None:
         """Sequences that a sender does not have any more, or does not send. They may still come another way.
 
         ``never``: their origin itself says that it gave them to no message; they are as good as seen.
         """
         with self._channels.known(channel) as known:
-            (known.seen if never else known.gaps).add(origin, partition, first, following)
+            check_origins(channel, known, gaps.keys(), self._engine.config.hub.origins_max)
+            if known.gaps.pieces + gaps.pieces > limits.SEEN_GAPS_MAX and not never:
+                self._forgo(channel, known)
+                return
+            (known.seen if never else known.gaps).update(gaps)
             known.saved = []  # to be written down, when convenient: what is forgotten is told again
+
+    def _forgo(self, channel: str, known: Knowledge) -> None:
+        """Nothing depends on gaps: rather know fewer of them than as many as somebody cares to tell."""
+        if not known.forgone:
+            known.forgone = True
+            logger.warning("channel '%s' has more than %d gaps: others are not kept", channel, limits.SEEN_GAPS_MAX)
+            self._engine.audit.write("gaps-not-kept", channel=channel, gaps=known.gaps.pieces)
 
     def cover(self, channel: str, ends: dict[int, int] | None = None) -> None:
         """Lines are about to be removed, those before ``ends`` or any: what they were must not be forgotten."""
@@ -312,15 +335,25 @@ class Relayed:
             saved = known.saved
             if ends is None or any(len(saved) <= number or saved[number] < end for number, end in ends.items()):
                 with explaining(f"cannot write down what channel '{channel}' has seen"):
-                    self._channels.checkpoints.save(channel, known)
+                    self.checkpoints.save(channel, known)
 
         self._told(channel, written)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What is written down."""
+        return self._channels.checkpoints
+
+    def rebuild(self, channel: str, *, aside: Path | None) -> None:
+        """Write down anew what the log holds; with what was written down before, unless that is put ``aside``."""
+        with explaining(f"cannot write down what channel '{channel}' has seen"):
+            self._channels.rebuild(channel, aside=aside)
 
     def forget_channel(self, channel: str) -> None:
         """The channel is deleted. Its lock stays: somebody may be waiting for it."""
         self._channels.forget(channel)
         with contextlib.suppress(FileNotFoundError):
-            self._engine.disk.unlink(self._channels.checkpoints.path(channel))
+            self._engine.disk.unlink(self.checkpoints.path(channel))
 
     def close(self) -> None:
         """Spare the next process reading what this one has read."""
@@ -341,23 +374,6 @@ class Relayed:
                 pass
             self._channels.forget(channel)
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
-
-    def _last_own(self, channel: str, number: int, known: Knowledge) -> End | None:
-        """The last message of this life in a partition: looked for from the end, for most are near it."""
-        limit = self._engine.limit(channel, number)
-        end, reach = limit.next, 64
-        while end > limit.first:
-            start = max(limit.first, end - reach)
-            cursor, found = LogCursor(self._engine.log(channel, number), start, self._engine.disk), None
-            with contextlib.closing(cursor):
-                while cursor.offset < end and (chunk := cursor.read()) is not None:
-                    for origin, partition, sequence, id in identities(chunk):
-                        if (origin, partition) == (known.origin, number):
-                            found = End(sequence, id)
-            if found is not None:
-                return found
-            end, reach = start, reach * 8
-        return known.ends.get((known.origin, number))
 
 
 def _numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:

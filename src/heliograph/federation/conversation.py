@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
-from heliograph.federation import again, events
+from heliograph.federation import again, events, sockets
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 
 UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
+CONGESTED_BYTES: Final = 64 * 1024
+"""The line is slow if so much waits for it: then packing may help."""
 TASKS_MAX: Final = 20_000
 """A peer that has more under way at once is dropped: all its channels may be, and some more."""
 ALARMS_MAX: Final = 1_000
@@ -84,7 +86,7 @@ class Conversation(picows.WSListener):
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
         self.alarms: dict[str, str] = {}
-        self.error = ""
+        self._troubles: dict[str, str] = {}
         self.descriptor = -1
         self.address = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,6 +155,10 @@ class Conversation(picows.WSListener):
     def unsent(self) -> int:
         """Bytes that wait for the socket."""
         return self._transport.underlying_transport.get_write_buffer_size()
+
+    def congested(self) -> bool:
+        """Whether the line is slow: much waits for it, here or in the kernel, which takes a whole window by itself."""
+        return self.unsent() + sockets.queued(self.descriptor) > CONGESTED_BYTES
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -270,11 +276,20 @@ class Conversation(picows.WSListener):
         peer, audit = self.session_peer, self.shared.station.engine.audit
         self.shared.pool.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
 
-    def complain(self, text: str) -> None:
-        """Something does not work, and is tried again."""
-        if text != self.error:
-            self.error = text
+    def complain(self, about: str, text: str) -> None:
+        """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""
+        if self._troubles.get(about) != text:
+            self._troubles[about] = text
             logger.warning("link with %s: %s", self.session_peer, text)
+
+    def settled(self, about: str) -> None:
+        """It works again."""
+        self._troubles.pop(about, None)
+
+    @property
+    def error(self) -> str:
+        """What does not work now; empty when all is well."""
+        return next(iter(self._troubles.values()), "")
 
     def _tick(self) -> None:
         if self.over.is_set():

@@ -30,6 +30,7 @@ from heliograph.federation.showing import shown, since_now
 from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.station import links
 from heliograph.station.links import LinkInfo
 
 logger = logging.getLogger("heliograph.links")
@@ -39,6 +40,8 @@ LOOK_S: Final = 0.02
 CLOSE_S: Final = 5.0
 BIND_S: Final = 5.0
 """How long until an address that cannot be listened at is tried again."""
+REFUSED_S: Final = 300.0
+"""How long a peer that was refused, and did not try again, is called so."""
 AUDITS_MAX: Final = 100
 """How many refusals a minute are written to the audit log; the others are counted."""
 
@@ -62,6 +65,7 @@ class Hub:
         self._live: dict[str, Conversation] = {}
         self._clients = Clients(shared)
         self._ended: dict[str, tuple[Any, int, str]] = {}  # since when, how often connected, why it ended
+        self._refusals: dict[str, tuple[float, Any, str]] = {}  # when, and why, somebody with that name was refused
         self._budget = AUDITS_MAX
         self._unaudited = 0
         self._minute = self._loop.time()
@@ -150,11 +154,12 @@ class Hub:
     def _ended_now(self, conversation: Conversation, address: Any) -> None:
         name, closed = conversation.session_peer, conversation.closed
         self._clients.left(conversation)
-        reason = "" if closed is None else closed.reason
+        reason = "" if closed is None else f"{closed.reason} {closed.upgrade}".strip()
         live = self._live.get(name) is conversation
         if live:
             del self._live[name]
         if conversation.established_at is None:
+            self._refusals[name] = (self._loop.time(), since_now(self._engine), reason)
             self._audit_refusal(address, name, reason)
             return
         if ephemeral(conversation):
@@ -212,6 +217,7 @@ class Hub:
         if ephemeral(conversation):
             self._audit("client-up", peer=name, address=conversation.address)
             return
+        self._refusals.pop(name, None)
         since, count, _ = self._ended.get(name, (None, -1, ""))
         self._ended[name] = (since, count + 1, "")
         logger.info("%s is connected, from %s", name, conversation.address)
@@ -267,7 +273,7 @@ class Hub:
             return
         now = self._engine.clock.time_ns() / 1e9
         for name in self._engine.disk.listdir(root):
-            last = peerfile.last_here(root / name, self._engine.disk)
+            last = links.last_here(root / name, self._engine.disk)
             if name not in here and last and now - last > patience:
                 self._engine.disk.remove_tree(root / name)
                 self._engine.audit.write("link-forgotten", peer=name, last_here=from_us(int(last * 1e6)).isoformat())
@@ -291,12 +297,20 @@ class Hub:
             if conversation is not None and conversation.established_at is not None:
                 found.append(shown(self._engine, conversation, "peer", conversation.address, max(count, 0)))
             else:
+                refused = self._refused_lately(name)
+                if refused is not None:
+                    since, why = refused
                 info = LinkInfo(
-                    name=name, kind="peer", address="", state="absent", reconnects=max(count, 0),
-                    error=why or self.error, since=since or self._identity.started,
+                    name=name, kind="peer", address="", state="absent" if refused is None else "refused",
+                    reconnects=max(count, 0), error=why or self.error, since=since or self._identity.started,
                 )  # fmt: skip
                 found.append(info)
         return found + self._clients.infos()
+
+    def _refused_lately(self, name: str) -> tuple[Any, str] | None:
+        """Since when, and why, a peer is refused that tries again and again."""
+        moment, since, why = self._refusals.get(name, (0.0, None, ""))
+        return (since, why) if since is not None and self._loop.time() - moment < REFUSED_S else None
 
     def _audit_refusal(self, address: Any, peer: str, why: str) -> None:
         if self._budget <= 0:

@@ -42,6 +42,7 @@ class Storer:
     def ended(self, channel: str) -> None:
         """The other side sends it no more. What was not acknowledged comes again some day."""
         self._inlets.pop(channel, None)
+        self._line.settled(f"store {channel}")
 
     async def resume(self, event: events.Opened) -> None:
         """Say what is here already."""
@@ -51,13 +52,14 @@ class Storer:
                 standing = await self._line.run(inlet.standing, event.ends)
                 self._inlets[event.channel] = (inlet, deque())
                 self._receiving.resume(event.stream, *standing)
+                self._line.settled(f"resume {event.channel}")
                 self._line.flush()
                 return
             except NotFound as error:
                 self._park(event.stream, event.channel, str(error))
                 return
             except (HeliographError, OSError) as error:
-                self._line.complain(f"'{event.channel}' cannot be looked at: {error}")
+                self._line.complain(f"resume {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
 
     def arrived(self, event: Item) -> None:
@@ -86,7 +88,7 @@ class Storer:
         while not self._line.over.is_set():
             try:
                 stored = await self._line.run(inlet.store, items, self.rules)
-                self._line.error = ""
+                self._line.settled(f"store {channel}")
                 break
             except (NotAllowed, NotFound) as error:
                 self._park(items[0].stream, channel, str(error))
@@ -95,7 +97,9 @@ class Storer:
                 self._line.fail(error)
                 return
             except (HeliographError, OSError) as error:
-                self._line.complain(f"'{channel}' cannot be stored, and is not acknowledged: {error}")
+                self._line.complain(
+                    f"store {channel}", f"'{channel}' cannot be stored, and is not acknowledged: {error}"
+                )
             await self._line.pause(RETRY_S)
         else:
             return

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from heliograph.engine.bounded import TooManyOrigins
 from heliograph.engine.foreign import Batch
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
@@ -94,14 +95,25 @@ class Inlet:
                     raise NotAllowed(why)
 
         lines = stack.lines()
-        return self._engine.relayed.append(self._channel, lines, check) if lines else Arrival(channel=self._channel)
+        if not lines:
+            return Arrival(channel=self._channel)
+        with _refusing():
+            return self._engine.relayed.append(self._channel, lines, check)
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
-        for (origin, partition), found in item.gaps:
-            if not rules.sending(origin):
-                for first, following in found:
-                    self._engine.relayed.gap(self._channel, origin, partition, first, following)
+        allowed = SeenSet({key: found for key, found in item.gaps if not rules.sending(key[0])})
+        if len(allowed):
+            with _refusing():
+                self._engine.relayed.gap(self._channel, allowed)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except TooManyOrigins as error:
+        raise NotAllowed(str(error)) from None
 
 
 class _Stack:

@@ -8,6 +8,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from heliograph.station.links import LifetimeInfo
+
 THRESHOLDS_DAYS: Final = (30, 14, 7, 3, 1, 0)
 """When a warning is due; 0 is the end. Those beyond a third of the whole life are left out: what lives for a week and
 is renewed every day is not worth a warning all the time."""
@@ -53,21 +55,6 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
         left = self.days_left(now)
         count = f"{left:.0f} days" if left >= 2 else f"{left * 24:.0f} hours"
         return f"{thing} expires in {count}, on {self.ends:%Y-%m-%d %H:%M} UTC; 'helio keygen renew' renews it"
-
-
-class LifetimeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one of a station's files is still good, as statistics, health and commands show it."""
-
-    what: str
-    """``certificate``, ``ca`` or ``crl``."""
-    name: str
-    path: str
-    fingerprint: str
-    """SHA-256; of a revocation list its number."""
-    not_after: datetime
-    days_left: float
-    """Negative once it has ended."""
-    status: Status
 
 
 def shown(lifetime: Lifetime, now: datetime) -> LifetimeInfo:

@@ -46,7 +46,7 @@ class Link:
         self._hurry = asyncio.Event()
         self.conversation: Conversation | None = None
         self._name = ""
-        self._state: LinkState = "connecting"
+        self.state: LinkState = "connecting"
         self._since = since_now(self._engine)
         self._connects = 0
         self._refused = 0
@@ -78,6 +78,7 @@ class Link:
             self._enter("refused" if refused else "waiting")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause_s(failures, random.random()))
+                failures = 0  # something changed: if it does not work at once, it may soon
 
     async def _once(self) -> tuple[float, bool]:
         """Connect and stay so as long as it goes: how long that was, and whether it was refused."""
@@ -120,8 +121,8 @@ class Link:
             self._audit("link-failed", address=self.rules.hub, why=why)
 
     def _enter(self, state: LinkState) -> None:
-        if state != self._state:
-            self._state, self._since = state, since_now(self._engine)
+        if state != self.state:
+            self.state, self._since = state, since_now(self._engine)
 
     # -- for the conversation -------------------------------------------------------------------------------------
 
@@ -180,10 +181,10 @@ class Link:
         """As it is now."""
         reconnects = max(0, self._connects - 1)
         conversation = self.conversation
-        if self._state == "up" and conversation is not None:
+        if self.state == "up" and conversation is not None:
             return shown(self._engine, conversation, "hub", self.rules.hub, reconnects, self._refused)
         return LinkInfo(
-            name=self._name, kind="hub", address=self.rules.hub, state=self._state, since=self._since,
+            name=self._name, kind="hub", address=self.rules.hub, state=self.state, since=self._since,
             reconnects=reconnects, refused=self._refused, error=self._error,
         )  # fmt: skip
 

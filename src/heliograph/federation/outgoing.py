@@ -30,8 +30,6 @@ OPENS_MAX: Final = 8
 """How many channels are looked at at the same time while streams are opened."""
 SOCKET_BYTES_MAX: Final = 1 << 20
 """Nothing more is read while so much waits for the socket."""
-CONGESTED_BYTES: Final = 64 * 1024
-"""The line is slow if so much waits for the socket: then packing may help."""
 SAVE_S: Final = 2.0
 """How often positions are written down while they move."""
 RETRY_S: Final = 1.0
@@ -95,11 +93,13 @@ class Sender:
     async def _prepare(self, outlet: Outlet, start: str) -> tuple[int, Ends]:
         while True:
             try:
-                return await self._line.run(outlet.prepare, start)
+                prepared = await self._line.run(outlet.prepare, start)
+                self._line.settled(f"open {outlet.channel}")
+                return prepared
             except (NotFound, StationClosed):
                 raise
             except (HeliographError, OSError) as error:
-                self._line.complain(f"'{outlet.channel}' cannot be looked at: {error}")
+                self._line.complain(f"open {outlet.channel}", f"'{outlet.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
             if self._line.over.is_set():
                 raise StationClosed("the link is closed")
@@ -115,12 +115,13 @@ class Sender:
             self._reopen(event.stream, "the channel begins a new life")
             return
         except (StorageError, Busy, OSError) as error:
-            self._line.complain(f"'{event.channel}' cannot be looked at: {error}")
+            self._line.complain(f"begin {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
             self._reopen(event.stream, "looked at again")
             return
         if self._sending.stream_of(event.channel) != event.stream or self._line.over.is_set():
             return
+        self._line.settled(f"begin {event.channel}")
         sending = self._sending
         sending.begin(event.stream, begun.starts)
         sending.gap(event.stream, begun.gaps, "gone, or not for you")
@@ -129,6 +130,7 @@ class Sender:
             lag.news(partition, end, self._loop.time())
             sending.news(event.stream, partition, end)
         self._news.watch(event.channel)
+        self._save_soon()
         self.pump()
         self._line.flush()
 
@@ -166,13 +168,14 @@ class Sender:
             while (outlet := self._outlets.get(read.stream)) is not None and not self._line.over.is_set():
                 try:
                     if await self._send(read, outlet):
+                        self._line.settled(f"read {read.channel}")
                         return
                 except (Renewed, NotFound, ChannelGone, LogCut) as error:
                     logger.info("'%s' to %s begins again: %s", read.channel, self._line.session_peer, error)
                     self._reopen(read.stream, "the channel begins a new life")
                     return
                 except (HeliographError, OSError) as error:
-                    self._line.complain(f"'{read.channel}' cannot be read: {error}")
+                    self._line.complain(f"read {read.channel}", f"'{read.channel}' cannot be read: {error}")
                 await self._line.pause(RETRY_S)
         finally:
             self._reads -= 1
@@ -182,7 +185,7 @@ class Sender:
 
     async def _send(self, read: Read, outlet: Outlet) -> bool:
         """Read and send; False if there is nothing to be read though there should be."""
-        congested = self._line.unsent() > CONGESTED_BYTES
+        congested = self._line.congested()
         squeeze = self._squeeze if self._session.packs else None
         portion, packed = await self._line.run(_read, outlet, read, self._session.body_bytes_max, squeeze, congested)
         if portion is None:
@@ -229,8 +232,11 @@ class Sender:
             try:
                 if event.refused:
                     await self._line.run(outlet.refused, event.partition, event.refused)
+                    self._line.settled(f"keep {event.channel}")
             except (HeliographError, OSError) as error:
-                self._line.complain(f"refused messages of '{event.channel}' cannot be kept: {error}")
+                self._line.complain(
+                    f"keep {event.channel}", f"refused messages of '{event.channel}' cannot be kept: {error}"
+                )
                 await self._line.pause(RETRY_S)
                 continue
             outlet.acked(event.partition, event.position)
@@ -248,8 +254,11 @@ class Sender:
             if outlet.unsaved:
                 try:
                     await self._line.run(outlet.save)
+                    self._line.settled(f"save {outlet.channel}")
                 except (HeliographError, OSError) as error:
-                    self._line.complain(f"the position in '{outlet.channel}' cannot be saved: {error}")
+                    self._line.complain(
+                        f"save {outlet.channel}", f"the position in '{outlet.channel}' cannot be saved: {error}"
+                    )
                     self._save_soon()
 
     def _reopen(self, stream: int, why: str) -> None:

@@ -26,7 +26,6 @@ logger = logging.getLogger("heliograph.links")
 KINDS: Final[tuple[LinkKind, ...]] = ("hub", "peer")
 _SUFFIX: Final = ".json"
 _FIRST: Final = "first-here"
-_LAST: Final = "last-here"
 
 
 class _Kept(msgspec.Struct, kw_only=True):
@@ -115,18 +114,10 @@ def first_here(directory: Path, now: datetime, disk: Disk) -> datetime:
 def here(directory: Path, disk: Disk) -> None:
     """The peer is, or was until now, connected."""
     _make(directory, disk)
-    disk.replace_file(directory / _LAST, b"", sync_names=False)
+    disk.replace_file(directory / links.LAST_FILE, b"", sync_names=False)
 
 
 def note_address(directory: Path, address: str, disk: Disk) -> None:
     """By which address of the configuration a hub is dialled: retention waits for it as long as that is there."""
     _make(directory, disk)
     disk.replace_file(directory / links.ADDRESS_FILE, address.encode())
-
-
-def last_here(directory: Path, disk: Disk) -> float:
-    """When the peer was last connected, in seconds of the wall clock; 0 if nobody knows."""
-    try:
-        return disk.stat(directory / _LAST).st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -72,6 +72,8 @@ def plan(
         if left:
             first = next(iter(left))[0]
             starts[partition] = min(starts.get(partition, first), first)
+    for partition, first in firsts.items():  # also what was trimmed before anybody took note of what it was
+        gone.of(own, partition).update(covered.gaps(own, partition, 0, first))
     if len(foreign) and locate is not None:
         places, missing = locate(foreign)
         gone.update(missing)

@@ -24,10 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.federation import again
+from heliograph.federation.burden import Burden, burdened
+from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
+from heliograph.federation.source import Source
 from heliograph.log.locks import FileLock
 from heliograph.station import links
-from heliograph.station.links import LinkInfo, LinksState
+from heliograph.station.links import LifetimeInfo, LinkInfo, LinksState
 
 if TYPE_CHECKING:
     from heliograph.config import Config
@@ -47,6 +50,8 @@ CERTIFICATES_S: Final = 10.0
 """How often live links are looked at for what has expired; what was revoked is noticed with the new list."""
 CHANNELS_S: Final = 5.0
 """How often channels are looked for that nobody told of."""
+BURDEN_S: Final = 30.0
+"""How often it is looked for what retention keeps because of links."""
 FORGET_S: Final = 3600.0
 """How often absent peers are looked for; who is here is noted as often."""
 CLOSE_S: Final = 10.0
@@ -67,7 +72,9 @@ class Federation:
         self._station = station
         self._engine = station.engine
         self._config = station.config
-        self._source = source
+        self._source = Source(source)
+        self._burden = Burden(station.engine)
+        self._certificates: list[LifetimeInfo] = []
         self._directory = station.path / links.DIRECTORY
         self._tls = _tls_files(station)
         self._closing = threading.Event()
@@ -164,7 +171,9 @@ class Federation:
 
         self._engine.channel_news.listen(channel_came)
         watching = self._tls.watch(lambda: self._call(self._on_new_files))
+        network = NetworkNews(self._on_network)
         self._loop = loop
+        self._engine.relayed.patience_s = LOOK_S  # a thread that waits for a long log is one that nobody else has
         try:
             await self._begin(Shared(self._station, pool, news))
             self._show()
@@ -174,10 +183,12 @@ class Federation:
         finally:
             self._engine.channel_news.unlisten(channel_came)
             watching.close()
+            network.close()
             await self._end_all()
             self._show()
             news.close()
             pool.shutdown()
+            self._engine.relayed.patience_s = None
             self._save()
 
     async def _begin(self, shared: Shared) -> None:
@@ -197,7 +208,7 @@ class Federation:
     async def _attend(self, pool: ThreadPoolExecutor) -> None:
         """Once a second until the end: look after certificates, channels, absent peers, and show how it is."""
         assert self._stop is not None
-        signature, turn = self._signature(), 0
+        turn = 0
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
@@ -209,9 +220,9 @@ class Federation:
                 await self._look_for_channels(pool)
             if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
                 await self._run_in(pool, self._hub.forget_absent, self._hub.note_here())
-            now = self._signature()
-            if now != signature:
-                signature = now
+            if turn % round(BURDEN_S / LOOK_S) == 0:
+                await self._run_in(pool, self._look_at_burden)
+            if self._source.changed():
                 self._reload(None)
             turn += 1
 
@@ -275,29 +286,21 @@ class Federation:
         for link in self._links.values():
             link.hurry()
 
+    def _on_network(self) -> None:
+        """The network may work again: whoever waits need not. Who was refused has to wait for a person."""
+        for link in self._links.values():
+            if link.state == "waiting":
+                link.hurry()
+
     def _look(self) -> None:
         if self._hub is not None:
             self._hub.look()
         for link in self._links.values():
             link.look()
 
-    def _signature(self) -> tuple[int, ...]:
-        """Differs when the configuration file was replaced or written to."""
-        if self._source is None:
-            return ()
-        try:
-            found = os.stat(self._source[0])
-        except OSError:
-            return (0,)
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
     def _reload(self, config: Config | None, *, now: bool = False) -> None:
         self._tls.reload() if now else self._tls.refresh()
-        if config is None and self._source is not None:
-            try:
-                config = self._source[1]()
-            except HeliographError as error:
-                logger.warning("the new configuration is not used, the old one stays in use: %s", error)
+        config = self._source.load() if config is None else config
         if config is None:
             return
         self._config = config
@@ -322,14 +325,19 @@ class Federation:
         now = [link.info() for link in self._links.values()]
         if self._hub is not None:
             now += self._hub.infos()
-        changed = now != self._shown
-        self._shown = now
+        now, certificates = burdened(now, self._burden.held), self._tls.state().lifetimes
+        changed = now != self._shown or certificates != self._certificates
+        self._shown, self._certificates = now, certificates
         return changed
+
+    def _look_at_burden(self) -> None:
+        with contextlib.suppress(HeliographError, OSError):  # a channel that is deleted meanwhile
+            self._burden.look(self._shown)
 
     def _save(self) -> None:
         time = from_us(self._engine.clock.time_ns() // 1000)
         try:
-            state = LinksState(pid=os.getpid(), time=time, links=self._shown)
+            state = LinksState(pid=os.getpid(), time=time, links=self._shown, certificates=self._certificates)
             links.save(self._station.path, state, self._engine.disk)
         except OSError as error:
             logger.warning("the state of the links cannot be written: %s", error)

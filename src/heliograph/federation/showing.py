@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
 
 
+def now(engine: FilesEngine) -> datetime:
+    """The wall clock's time."""
+    return from_us(engine.clock.time_ns() // 1000)
+
+
 def since_now(engine: FilesEngine) -> datetime:
-    """The wall clock's time, to the second."""
-    return from_us(engine.clock.time_ns() // 1000).replace(microsecond=0)
+    """The same, to the second."""
+    return now(engine).replace(microsecond=0)
 
 
 def shown(
@@ -29,5 +34,5 @@ def shown(
         lag_s=round(seconds, 3), in_flight_bytes=conversation.in_flight(),
         round_trip_ms=round(conversation.session.heartbeat.round_trip_s * 1000, 3), reconnects=reconnects,
         refused=refused + conversation.sender.refused, parked=dict(conversation.alarms), error=conversation.error,
-        certificate_days_left=None if conversation.peer is None else conversation.peer.days_left,
+        certificate_days_left=None if conversation.peer is None else conversation.peer.days_left(now(engine)),
     )  # fmt: skip

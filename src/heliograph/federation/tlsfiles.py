@@ -24,10 +24,11 @@ import msgspec
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.errors import CertificateError, HeliographError
 from heliograph.federation.certificates import name_of
-from heliograph.federation.lifetimes import LifetimeInfo, Reminders, Status, shown
+from heliograph.federation.lifetimes import Reminders, Status, shown
 from heliograph.federation.tls import TlsMaterial, TlsPaths, load
 from heliograph.federation.trust import parse
 from heliograph.limits import TLS_LOOK_S
+from heliograph.station.links import LifetimeInfo
 
 logger = logging.getLogger("heliograph.tls")
 
@@ -45,7 +46,11 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     certificate: bytes
     """DER, for ``why_invalid``."""
-    days_left: float
+    not_after: datetime
+
+    def days_left(self, now: datetime) -> float:
+        """How long the certificate is still good; negative once it has ended."""
+        return round((self.not_after - now).total_seconds() / 86_400, 2)
 
 
 class TlsState(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +122,7 @@ class TlsFiles:
         reason = self._material.trust.why_invalid(certificate, now)
         if reason:
             raise CertificateError(f"'{name}' is refused: {reason}")
-        left = (certificate.not_valid_after_utc - now).total_seconds() / 86_400
-        return Peer(name=name, certificate=der, days_left=round(left, 2))
+        return Peer(name=name, certificate=der, not_after=certificate.not_valid_after_utc)
 
     def why_invalid(self, certificate_der: bytes) -> str | None:
         """Why a peer's certificate is not good any more, by the files in use now; None if it is."""

@@ -286,6 +286,9 @@ def agrees(place: Place, disk: Disk, fields: Fields) -> bool:
         if (end, following) != (fields.open_position, fields.open_first) or reader.size() != fields.written:
             return False
         tail = reader.read(end, fields.written - end)
+        low, high = event_times(tail) if tail else (0, 0)
+        if high and not (fields.open_min_us <= low and high <= min(fields.open_max_us, fields.peak_us)):
+            return False  # who died while it kept the lock had not said its times yet
         return extend(crc, tail) == fields.crc and following + tail.count(b"\n") == fields.next
     finally:
         reader.close()

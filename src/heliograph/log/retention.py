@@ -13,13 +13,14 @@ that it goes, and whoever had not read it is named in the plan: deleting unread 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from heliograph.disk import Disk
 from heliograph.log import index, segments
 from heliograph.log.partition import Partition
+from heliograph.seen import SEQUENCE_MAX
 
 
 class Rules(NamedTuple):
@@ -81,6 +82,24 @@ def plan(sealed: Sequence[Sealed], active_bytes: int, rules: Rules, positions: M
     first = delete[0].base if delete else 0
     unread = {name: end - max(offset, first) for name, offset in positions.items() if offset < end}
     return Plan(delete, unread)
+
+
+def held(
+    sealed: Sequence[Sealed], active_bytes: int, rules: Rules, positions: Mapping[str, int], waiting: Iterable[str],
+    now_us: int,
+) -> dict[str, int]:  # fmt: skip
+    """Bytes that would go if nobody had to wait for those of ``waiting``: by name, what that one has not read.
+
+    >>> old = [Sealed(0, 10, 100, 5), Sealed(10, 20, 100, 6)]
+    >>> held(old, 50, Rules(bytes_max=160), {"link to hub": 3, "worker-1": 20}, ["link to hub"], now_us=10)
+    {'link to hub': 100}
+    """
+    waiting = list(waiting)
+    now = plan(sealed, active_bytes, rules, positions, now_us).delete
+    freed = {**positions, **dict.fromkeys(waiting, SEQUENCE_MAX)}
+    kept = plan(sealed, active_bytes, rules, freed, now_us).delete[len(now) :]
+    found = {name: sum([segment.bytes for segment in kept if segment.next > positions[name]]) for name in waiting}
+    return {name: size for name, size in found.items() if size}
 
 
 def survey(directory: Path, active_base: int, disk: Disk) -> list[Sealed]:

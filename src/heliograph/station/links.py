@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -29,6 +29,7 @@ DIRECTORY: Final = "links"
 STATE_FILE: Final = "state.json"
 LOCK_FILE: Final = "lock"
 ADDRESS_FILE: Final = "address"
+LAST_FILE: Final = "last-here"
 
 
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +64,27 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the other side's certificate."""
     error: str = ""
     """What went wrong last; empty when all is well."""
+    held_bytes: int = 0
+    """What retention would have deleted by now, and keeps because the other side does not have it."""
+
+
+class LifetimeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one of a station's TLS files is still good."""
+
+    what: str
+    """``certificate``, ``ca`` or ``crl``."""
+    name: str
+    """Whose it is."""
+    path: str
+    """Its file."""
+    fingerprint: str
+    """SHA-256; of a revocation list its number."""
+    not_after: datetime
+    """When it ends."""
+    days_left: float
+    """Until then; negative once it has ended."""
+    status: Literal["ok", "warn", "bad"]
+    """``warn``: it ends soon. ``bad``: it has ended, or has not begun."""
 
 
 class LinksState(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +93,8 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     time: datetime
     links: list[LinkInfo] = []
+    certificates: list[LifetimeInfo] = []
+    """The station's own certificate, CAs and revocation lists."""
 
 
 _decode = msgspec.json.Decoder(LinksState).decode
@@ -104,7 +128,21 @@ def load(root: Path, disk: Disk) -> list[LinkInfo]:
     return state.links
 
 
+def certificates(root: Path, disk: Disk, now: datetime) -> list[LifetimeInfo]:
+    """The TLS files of whoever runs the links, or ran them last, and how long they are good from now on."""
+    try:
+        state = _decode(disk.read_file(root / DIRECTORY / STATE_FILE))
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return []
+    found = []
+    for one in state.certificates:
+        left = (one.not_after - now) / timedelta(days=1)
+        found.append(msgspec.structs.replace(one, days_left=round(left, 2), status="bad" if left < 0 else one.status))
+    return found
+
+
 class _Kept(msgspec.Struct):
+    incarnation: str
     positions: dict[str, int]
     time: datetime
 
@@ -115,32 +153,43 @@ _kept = msgspec.json.Decoder(_Kept).decode
 def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> dict[str, int]:
     """How far the other ends of links have come in a channel: for retention, which may wait for them.
 
-    A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``. A
-    peer counts until the hub would forget it.
+    A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``, as
+    does one whose position is of a former life of the channel. A peer counts until the hub would forget it.
     """
     config = engine.config
     found: dict[str, int] = {}
     left = {link.hub for link in config.links if any(_means(text, channel) for text in link.publish)}
-    for name, kept, address in _all_kept(engine, "hub", channel):
-        if address in left:
-            left.discard(address)
-            found[f"link to {name}"] = kept.positions.get(str(partition), 0)
-    found |= {f"link to {address}": first for address in left}
     now, patience = engine.clock.time_ns() / 1e9, config.hub.forget_after_s
-    for name, kept, _ in _all_kept(engine, "peer", channel):
-        if not patience or now - kept.time.timestamp() <= patience:
-            found[f"link from {name}"] = kept.positions.get(str(partition), 0)
-    return found
+    kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel)]
+    life = engine.incarnation(channel) if kept else ""
+    for kind, name, memory, told in kept:
+        position = memory.positions.get(str(partition), 0) if memory.incarnation == life else first
+        if kind == "hub" and told in left:
+            left.discard(told)
+            found[f"link to {name}"] = position
+        elif kind == "peer" and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
+            found[f"link from {name}"] = position
+    return found | {f"link to {address}": first for address in left}
 
 
-def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[str, _Kept, str]]:
-    """What is remembered of a channel: of whom, what, and by which address it is dialled."""
+def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[LinkKind, str, _Kept, str]]:
+    """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last."""
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
-            address = disk.read_file(directory / name / ADDRESS_FILE).decode() if kind == "hub" else ""
-            yield name, kept, address
+            if kind == "hub":
+                yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
+            else:
+                yield kind, name, kept, str(last_here(directory / name, disk))
+
+
+def last_here(directory: Path, disk: Disk) -> float:
+    """When a peer was last connected, in seconds of the wall clock; 0 if nobody knows."""
+    try:
+        return disk.stat(directory / LAST_FILE).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _means(text: str, channel: str) -> bool:

@@ -741,6 +741,7 @@ class Station:
                 stats for one in live if not is_pattern(one.channel) for stats in one.partition_stats()
             ],
             queues=self.queues(),
+            certificates=links.certificates(self.path, self.engine.disk, from_us(self.engine.clock.time_ns() // 1000)),
         )  # fmt: skip
 
     @explaining("cannot look at the links")

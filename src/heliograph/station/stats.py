@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.delivery.statistics import Histogram, LatencyStats, SubscriptionStats
 from heliograph.station.info import PartitionStats, QueueInfo
+from heliograph.station.links import LifetimeInfo
 
 
 class ChannelStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +76,8 @@ class StationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Each partition of each live subscription of this process."""
     queues: list[QueueInfo]
     """Each queue, whoever works for it."""
+    certificates: list[LifetimeInfo]
+    """Certificate, CAs and revocation lists of the links, as whoever runs them has them; empty without links."""
 
 
 class ChannelMeter:

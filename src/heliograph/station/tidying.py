@@ -15,7 +15,8 @@ from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
-from heliograph.station import compaction, links
+from heliograph.station import compaction
+from heliograph.station.holding import positions_of, rules_of
 from heliograph.station.info import Trimmed
 from heliograph.station.mailbox import sweep
 
@@ -58,10 +59,7 @@ class Tidying:
         except NotFound:
             return []
         settings = self._engine.settings(file)
-        rules = Rules(
-            settings.retention_bytes or 0, int((settings.retention_age_s or 0) * 1e6),
-            bool(settings.retention_once_read), settings.holdback_bytes or 0,
-        )  # fmt: skip
+        rules = rules_of(self._engine, file)
         ages = [age for age in (settings.segment_age_s, settings.retention_age_s) if age]
         compacts = compaction.wanted(self._engine, file)
         if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or compacts or ages):
@@ -93,16 +91,7 @@ class Tidying:
         engine = self._engine
         fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
-        positions = {
-            subscription: 0 if position is None else position.offset
-            for subscription in engine.positions.names(name)
-            if (position := engine.positions.load(name, subscription, number)) is not None
-            # Without a position there, but in partition 0: the partition was added and it has not seen it yet.
-            or engine.positions.load(name, subscription, 0) is not None
-        }
-        for wildcard in engine.wildcards.hearing(name) - positions.keys():
-            positions[wildcard] = fields.first  # it has not noticed this channel yet
-        positions |= links.positions(engine, name, number, fields.first)
+        positions = positions_of(engine, name, number, fields.first)
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None

@@ -1,0 +1,46 @@
+"""How many lives of other stations a channel remembers: whoever sends may invent as many as it likes.
+
+Each life (incarnation) of a station, and each partition of it, costs memory and room in ``seen/`` for ever, because
+what was seen must never be forgotten. So there is an end to it, for each station and for all of them; honest stations
+begin a new life when their directory was restored or copied, which is seldom.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from heliograph.engine.foreign import station_of
+from heliograph.errors import HeliographError
+from heliograph.seen import Key
+
+if TYPE_CHECKING:
+    from heliograph.engine.knowledge import Knowledge
+
+STATIONS: Final = 10
+"""All stations together may have this many times as many as one."""
+
+
+class TooManyOrigins(HeliographError):
+    """Somebody invents origins. Nothing was stored."""
+
+
+def check_origins(channel: str, known: Knowledge, arriving: Iterable[Key], most: int) -> None:
+    """Raise TooManyOrigins if a channel would know more than ``most`` of one station, or ten times that of all."""
+    new = [key for key in arriving if key not in known.seen and key not in known.gaps]
+    if not new:
+        return
+    keys = {*known.seen.keys(), *known.gaps.keys(), *new}
+    counts = Counter([station_of(origin) for origin, _ in keys])
+    for station in {station_of(origin) for origin, _ in new}:
+        if counts[station] > most:
+            raise TooManyOrigins(
+                f"channel '{channel}' knows {most} lives of '{station}' and their partitions already "
+                "(hub.origins_max); did somebody else get its key, or does it lose its directory all the time?"
+            )
+    if len(keys) > most * STATIONS:
+        raise TooManyOrigins(
+            f"channel '{channel}' knows {most * STATIONS} lives of stations and their partitions already "
+            f"({STATIONS} times hub.origins_max)"
+        )

@@ -1,0 +1,120 @@
+"""Retention waits for links: that is seen, warned of, and ends where a limit is set."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from heliograph.admin import linked
+from heliograph.admin.linkhealth import links_health
+from heliograph.federation import peerfile
+from heliograph.station import links
+from tests.federation.stations import Net, audited, check_log, lines, payloads, up, wait_for
+
+SMALL = {"segment_bytes": 4096, "retention_bytes": 8192}
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Net:
+    return Net(tmp_path)
+
+
+def fill(station: hg.Station, count: int, channel: str = "alerts") -> None:
+    for number in range(count):
+        station.publish(channel, f"{number} {'x' * 200}")
+
+
+@pytest.fixture
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.federation.service.BURDEN_S", 1.0)
+
+
+@pytest.mark.usefixtures("_look_often")
+def test_a_hub_that_is_away_keeps_data_and_that_is_told_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    with net.open("host1") as host1:
+        fill(host1, 100)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 100, "kept for a hub that was never reached"
+        held = wait_for(lambda: host1.links()[0].held_bytes)
+        assert held > 20_000
+        health = links_health(host1)
+        assert health.status == "warn" and "holdback_bytes" in health.advice
+        assert linked.look(host1).links[0].held_bytes == held
+        time.sleep(2.5)
+        assert [record["bytes"] for record in audited(net.path("host1"), "link-held-back")] == [held]
+        assert sum("kept on disk" in record.message for record in caplog.records) == 1
+        with net.open("hub"):
+            wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 100)
+
+            def trimmed() -> bool:
+                host1.trim()
+                return len(lines(net.path("host1"), "alerts")) < 100
+
+            wait_for(trimmed)
+            wait_for(lambda: host1.links()[0].held_bytes == 0)
+            assert links_health(host1).status == "ok"
+
+
+@pytest.mark.usefixtures("_look_often")
+def test_a_limit_lets_go_and_says_what_the_hub_will_never_get(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage={**SMALL, "holdback_bytes": 12_000})
+    with net.open("host1") as host1:
+        fill(host1, 100)
+        host1.trim()
+        left = payloads(net.path("host1"), "alerts")
+        assert 10 < len(left) < 60
+        (record,) = audited(net.path("host1"), "trimmed")
+        assert record["unread"] == {f"link to localhost:{net.port('hub')}": 100 - len(left)}
+        with net.open("hub") as hub:
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == left)
+            gaps = wait_for(lambda: hub.engine.relayed.gaps("alerts").to_json())
+            assert list(gaps.values()) == [{"0": [[0, 100 - len(left)]]}]
+
+
+def test_positions_of_a_former_life_of_a_channel_let_nothing_go(net: Net) -> None:
+    """Deleted and made again while the hub was away: what it has read of the first says nothing of the second."""
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    with net.open("hub"), net.open("host1") as host1:
+        fill(host1, 100)
+        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 100)
+        position = peerfile.directory_of(net.path("host1"), "hub", "hub") / "alerts.json"
+        wait_for(lambda: b'"0":100' in position.read_bytes())
+    with net.open("host1", federate=False) as host1:
+        host1.delete_channel("alerts")
+        for number in range(60):
+            host1.publish("alerts", f"second life {number} {'x' * 200}")
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 60
+    with net.open("hub"), net.open("host1"):
+        wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 160)
+
+
+def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(net: Net) -> None:
+    net.station(
+        "hub", peers=[{"name": "host1", "subscribe": ["alerts"]}], storage=SMALL, hub={"forget_after_s": 3_600}
+    )  # fmt: skip
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts"]}])
+    with net.open("hub") as hub:
+        hub.publish("alerts", "first")
+        with net.open("host1"):
+            wait_for(lambda: len(lines(net.path("host1"), "alerts")) == 1)
+            wait_for(lambda: up(hub, "host1"))
+        directory = peerfile.directory_of(net.path("hub"), "peer", "host1")
+        wait_for(
+            lambda: links.last_here(directory, hub.engine.disk) and b'"0":1' in (directory / "alerts.json").read_bytes()
+        )
+        wait_for(lambda: not up(hub, "host1"))
+        text = (directory / "alerts.json").read_text()
+        year = text.index('"time":"') + len('"time":"')
+        (directory / "alerts.json").write_text(text[:year] + "2020" + text[year + 4 :])
+        assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 1}
+        os.utime(directory / links.LAST_FILE, (1e9, 1e9))
+        assert links.positions(hub.engine, "alerts", 0, 0) == {}, "not here for too long"
