@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from heliograph.client.keeper import Keeper
-from heliograph.client.line import Line, Lost
+from heliograph.client.line import Line
 from heliograph.errors import MessageTooLarge, OutcomeUnknown, Unreachable
 from heliograph.federation.asking import PUBLISH, WAIT_S, Publish, Published
+from heliograph.federation.questions import Lost
 from heliograph.limits import LINK_CALLS_MAX
 from heliograph.message import Receipt
 
@@ -31,14 +32,14 @@ class Asker:
         self._room = asyncio.Condition()
         self._flying = 0
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any]) -> tuple[Any, bytes]:
+    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
         """Ask for something that may be asked any number of times."""
         while True:
             until = self._loop.time() + self.timeout_s
             line = await self._keeper.line(until)
             try:
                 async with asyncio.timeout_at(until + WAIT_S), self._turns:
-                    return await line.ask(name, head, kind)
+                    return await line.ask(name, head, kind, lines)
             except Lost:
                 continue
             except TimeoutError:

@@ -60,6 +60,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     seen: dict[str, dict[str, list[list[int]]]] = {}
     ends: dict[str, dict[str, End]] = {}
     gaps: dict[str, dict[str, list[list[int]]]] = {}
+    never: dict[str, dict[str, list[list[int]]]] = {}
 
 
 _identities = msgspec.json.Decoder(Identity)
@@ -76,6 +77,7 @@ class Knowledge:
         self.origin = f"{station}.{file.incarnation}"
         self.seen = SeenSet()
         self.gaps = SeenSet()
+        self.never = SeenSet()  # of what is seen, what others said to be no message at all
         self.ends: dict[Key, End] = {}
         self.covered = [0] * file.partitions
         self.saved: list[int] = []  # what the checkpoint on disk is known to cover
@@ -174,10 +176,9 @@ class Checkpoints:
         if found is None or found.created != file.created or not self._fits(channel, found, file):
             return known
         try:
-            seen, gaps = SeenSet.from_json(found.seen), SeenSet.from_json(found.gaps)
+            known.seen, known.gaps, known.never = map(SeenSet.from_json, (found.seen, found.gaps, found.never))
         except ValueError:
-            return known
-        known.seen, known.gaps = seen, gaps
+            return Knowledge(file, self._engine.name)
         known.ends = {(origin, int(number)): end for origin, ends in found.ends.items() for number, end in ends.items()}
         known.covered = [*found.covered, *[0] * (file.partitions - len(found.covered))]
         known.saved = list(known.covered)
@@ -235,12 +236,13 @@ class Checkpoints:
             with contextlib.suppress(ValueError):  # gaps that another process was told of
                 known.gaps.update(SeenSet.from_json(before.gaps))
                 known.seen.update(SeenSet.from_json(before.seen))
+                known.never.update(SeenSet.from_json(before.never))
         ends: dict[str, dict[str, End]] = {}
         for (origin, number), end in sorted(known.ends.items()):
             ends.setdefault(origin, {})[str(number)] = end
         found = Checkpoint(
             created=known.created, incarnation=known.incarnation, covered=covered, anchors=anchors,
-            seen=known.seen.to_json(), ends=ends, gaps=known.gaps.to_json(),
+            seen=known.seen.to_json(), ends=ends, gaps=known.gaps.to_json(), never=known.never.to_json(),
         )  # fmt: skip
         self._disk.replace_file(self.path(channel), msgspec.json.encode(found) + b"\n")
         known.saved, known.unsaved_bytes = covered, 0

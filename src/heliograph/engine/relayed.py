@@ -70,14 +70,17 @@ class Relayed:
 
     # -- lines come in ------------------------------------------------------------------------------------------
 
-    def arrive(self, channel: str, lines: Sequence[bytes] | bytes) -> Arrival:
+    def arrive(
+        self, channel: str, lines: Sequence[bytes] | bytes, check: Callable[[Batch], None] | None = None
+    ) -> Arrival:
         """Append lines of other stations that are not there yet, in order; durable when it returns.
 
         ``lines`` are stored lines without their newlines, or, which is quicker, one piece in which each has its own.
         Those that cannot be stored are named in ``refused``, with the reason; the others are stored all the same.
+        ``check``: as for ``append``.
         """
         for _ in range(_TRIES):
-            arrival = self.append(channel, lines)
+            arrival = self.append(channel, lines, check)
             with contextlib.suppress(Outdated):
                 self.confirm(arrival)
                 return arrival
@@ -279,6 +282,10 @@ class Relayed:
         """What will never come, as far as somebody said so with ``gap``, and has not come all the same."""
         return self._told(channel, lambda known: known.gaps.difference(known.seen))
 
+    def never(self, channel: str) -> SeenSet:
+        """Of what is seen: what is no message, as others said with ``gap(…, never=True)``."""
+        return self._told(channel, lambda known: known.never.copy())
+
     def ends(self, channel: str) -> dict[Key, End]:
         """Of each origin and its partition the highest sequence that was ever here, and the id of its message."""
 
@@ -300,7 +307,8 @@ class Relayed:
         ``never``: their origin itself says that it gave them to no message; they are as good as seen.
         """
         with self._channels.known(channel) as known:
-            (known.seen if never else known.gaps).add(origin, partition, first, following)
+            for told in (known.seen, known.never) if never else (known.gaps,):
+                told.add(origin, partition, first, following)
             known.saved = []  # to be written down, when convenient: what is forgotten is told again
 
     def cover(self, channel: str, ends: dict[int, int] | None = None) -> None:

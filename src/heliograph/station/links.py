@@ -31,6 +31,23 @@ LOCK_FILE: Final = "lock"
 ADDRESS_FILE: Final = "address"
 
 
+class LinkSync(msgspec.Struct, frozen=True, kw_only=True):
+    """The last time that the channels of a link's ``sync`` were compared."""
+
+    time: datetime
+    """When that was done."""
+    channels: int = 0
+    """How many there were."""
+    fetched: int = 0
+    """How many messages this station lacked and got."""
+    sent: int = 0
+    """How many the other one lacked and got."""
+    left: dict[str, str] = {}
+    """Channels that are not equal all the same, and why."""
+    error: str = ""
+    """What went wrong; it is done again with the next connection."""
+
+
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One link as it is now: to a hub that this station dials, or from a peer that dials this one."""
 
@@ -63,6 +80,8 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the other side's certificate."""
     error: str = ""
     """What went wrong last; empty when all is well."""
+    synced: LinkSync | None = None
+    """How the last sync went, of a link to a hub that has one configured."""
 
 
 class LinksState(msgspec.Struct, frozen=True, kw_only=True):

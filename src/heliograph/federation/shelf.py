@@ -1,0 +1,240 @@
+"""One channel as two stations compare it, the side of the disk: what is here, some of it, and more of it.
+
+Both ends use it: the hub for what it is asked, the other one for what it asks. Synchronous; in whichever thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from heliograph.engine.foreign import TAIL, Batch, station_of
+from heliograph.engine.relayed import Arrival
+from heliograph.errors import NotAllowed, NotFound
+from heliograph.federation import peerfile
+from heliograph.federation.comparing import both
+from heliograph.federation.lives import Lives
+from heliograph.federation.resume import Ends
+from heliograph.federation.rules import Rules
+from heliograph.limits import LINK_REASON_CHARS_MAX
+from heliograph.log.cursor import Chunk, LogCursor, LogCut
+from heliograph.log.lines import Home
+from heliograph.seen import SeenSet
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
+
+LOOK_BYTES: Final = 64 << 20
+"""How much of a log is looked at for one answer."""
+RANGES_MAX: Final = 2048
+"""After how many ranges an answer ends, so that what is said of the lines does not take their place."""
+
+
+class Picked(NamedTuple):
+    """Lines that were looked for, and where to go on; nowhere, if everything was looked at."""
+
+    incarnation: str
+    lines: bytes
+    next: list[tuple[int, int]]
+    found: SeenSet
+    never: SeenSet
+    refused: list[tuple[str, int, int, str]]
+
+
+class Shelf:
+    """A channel of this station."""
+
+    def __init__(self, station: Station, channel: str) -> None:
+        self._station = station
+        self._engine = station.engine
+        self._channel = channel
+        self._lives = Lives(station, channel)
+
+    # -- what is here ---------------------------------------------------------------------------------------------
+
+    def ends(self) -> Ends:
+        """How far each origin is here."""
+        return self._lives.ends()
+
+    def doubt(self, peer: str, theirs: Ends) -> None:
+        """The other side said how far it is. If it knows other messages under our sequences, begin a new life."""
+        self._lives.doubted(theirs, self._acknowledged(peer))
+
+    def _acknowledged(self, peer: str) -> dict[int, int]:
+        """What the peer is known to have, if there was ever a link with it."""
+        found: dict[int, int] = {}
+        for kind in peerfile.KINDS:
+            directory = peerfile.directory_of(self._station.path, kind, peer)
+            memory = peerfile.load(directory, self._channel, self._engine.disk)
+            for number, position in memory.positions.items() if memory is not None else ():
+                found[number] = max(position, found.get(number, 0))
+        return found
+
+    def seen(self) -> SeenSet:
+        """What this log holds or held; nothing if there is no such channel."""
+        with contextlib.suppress(NotFound):
+            return self._engine.relayed.seen(self._channel)
+        return SeenSet()
+
+    # -- some of it -----------------------------------------------------------------------------------------------
+
+    def pick(
+        self, wanted: SeenSet, incarnation: str = "", places: Iterable[tuple[int, int]] = (), *, size: int,
+        line_bytes_max: int, look: bool = False,
+    ) -> Picked:  # fmt: skip
+        """Look for messages, from the places on that the last look ended at. ``look``: only say which are there.
+
+        ``size``: about so many bytes of lines, or a single one of at most ``line_bytes_max``. Whoever goes on does not
+        want any more what it was told of.
+        """
+        engine, places = self._engine, list(places)
+        try:
+            count, life = engine.partition_count(self._channel), engine.incarnation(self._channel)
+        except NotFound:
+            return Picked("", b"", [], SeenSet(), SeenSet(), [])
+        picking = _Picking(self._station, self._channel, wanted, size, line_bytes_max, look=look)
+        if not places or incarnation != life:
+            picking.never = both(wanted, engine.relayed.never(self._channel))
+            places = self._begin(wanted, count, f"{engine.name}.{life}")
+        following = [picking.scan(number, offset) for number, offset in places if number < count]
+        return Picked(
+            life, b"".join(picking.lines), [place for place in following if place is not None], picking.found,
+            picking.never, picking.refused,
+        )  # fmt: skip
+
+    def _begin(self, wanted: SeenSet, count: int, own: str) -> list[tuple[int, int]]:
+        """Messages of our own are where their sequences say; for those of others the whole log is looked at."""
+        if any(origin != own for (origin, _), _ in wanted):
+            return [(number, 0) for number in range(count)]
+        return [(number, next(iter(found))[0]) for (_, number), found in wanted if number < count]
+
+    # -- more of it -----------------------------------------------------------------------------------------------
+
+    def put(self, lines: bytes, rules: Rules) -> Arrival:
+        """Append what is not here yet; durable when it returns. NotAllowed: nothing of it is."""
+
+        def check(batch: Batch) -> None:
+            for origin in {run.origin for run in batch.runs}:
+                why = rules.sending(origin)
+                if why:
+                    raise NotAllowed(why)
+
+        return self._engine.relayed.arrive(self._channel, lines, check)
+
+    def note(self, told: SeenSet, rules: Rules, *, never: bool) -> None:
+        """What the other side has no more; or, ``never``, what was no message at all.
+
+        Believed of whomever the other side may speak for, but never about ourselves.
+        """
+        for (origin, partition), found in told:
+            if station_of(origin) in (None, self._engine.name) or rules.sending(origin):
+                continue
+            self._engine.ensure(self._channel)
+            for first, following in found:
+                self._engine.relayed.gap(self._channel, origin, partition, first, following, never=never)
+
+
+class _Entry(NamedTuple):
+    """A message in the log."""
+
+    offset: int
+    origin: bytes
+    partition: bytes
+    sequence: int
+    line: bytes
+
+
+class _Picking:
+    """One look for messages."""
+
+    def __init__(
+        self, station: Station, channel: str, wanted: SeenSet, size: int, line_bytes_max: int, *, look: bool
+    ) -> None:
+        self._engine = station.engine
+        self._channel = channel
+        self._wanted = {(origin.encode(), b"%d" % number): found for (origin, number), found in wanted}
+        self._own = [(key, found) for key, found in wanted if station_of(key[0]) == station.name]
+        self._room = size
+        self._line_bytes_max = line_bytes_max
+        self._look = look
+        self._budget = LOOK_BYTES
+        self.lines: list[bytes] = []
+        self.found, self.never = SeenSet(), SeenSet()
+        self.refused: list[tuple[str, int, int, str]] = []
+
+    def scan(self, number: int, offset: int) -> tuple[int, int] | None:
+        """Look at a partition from an offset on; where to go on, or None at its end."""
+        log = self._engine.log(self._channel, number)
+        home = log.place.home()
+        with contextlib.closing(LogCursor(log, max(offset, log.limit().first), self._engine.disk)) as cursor:
+            while not self._full:
+                with contextlib.suppress(LogCut):  # it goes on at an earlier offset, in another life
+                    chunk = cursor.read()
+                    if chunk is None:
+                        return None
+                    self._budget -= len(chunk.data)
+                    entries = _entries(chunk)
+                    self._look_for_strangers(number, home, entries)
+                    following = self._take(entries, chunk.next)
+                    if self.lines:
+                        self._engine.make_durable(self._channel, number, following)
+                    if following != chunk.next:
+                        return number, following
+            return number, cursor.offset
+
+    @property
+    def _full(self) -> bool:
+        return self._room <= 0 or self._budget <= 0 or self._ranges >= RANGES_MAX
+
+    @property
+    def _ranges(self) -> int:
+        return len(self.refused) + sum([len(found) for told in (self.found, self.never) for _, found in told])
+
+    def _take(self, entries: list[_Entry], end: int) -> int:
+        """What is wanted of a chunk; the offset to go on at."""
+        for offset, origin, partition, sequence, line in entries:
+            wanted = self._wanted.get((origin, partition))
+            if wanted is None or sequence not in wanted:
+                continue
+            if len(line) >= self._line_bytes_max:
+                reason = f"it has {len(line)} bytes, the other side takes {self._line_bytes_max} at once"
+                self.refused.append((origin.decode(), int(partition), sequence, reason[:LINK_REASON_CHARS_MAX]))
+            elif self._look:
+                self.found.add(origin.decode(), int(partition), sequence, sequence + 1)
+            elif len(line) >= self._room and (self.lines or self._ranges):
+                self._room = 0
+                return offset
+            else:
+                self.lines += (line, b"\n")
+                self._room -= len(line) + 1
+        return end
+
+    def _look_for_strangers(self, number: int, home: Home, entries: list[_Entry]) -> None:
+        """What was published here is where its sequence says. If another line is there, no message ever was."""
+        for (origin, partition), wanted in self._own:
+            if partition != number or origin.rpartition(".")[2] in home.returned:
+                continue
+            ours = (origin.encode(), b"%d" % number)
+            for entry in entries:
+                if entry.offset in wanted and entry[1:4] != (*ours, entry.offset):
+                    self.never.add(origin, number, entry.offset, entry.offset + 1)
+
+
+def _entries(chunk: Chunk) -> list[_Entry]:
+    """The messages of a chunk; a blank or damaged line is none."""
+    if chunk.numbered is None:
+        lines = chunk.data.split(b"\n")[:-1]
+        tails = TAIL.findall(chunk.data)
+        if len(tails) == len(lines):
+            return [
+                _Entry(offset, origin, partition, int(sequence), line)
+                for offset, line, (origin, partition, sequence) in zip(
+                    range(chunk.first, chunk.next), lines, tails, strict=True
+                )
+            ]
+    numbered = enumerate(lines, chunk.first) if chunk.numbered is None else chunk.numbered
+    found = [(offset, line, TAIL.search(line + b"\n")) for offset, line in numbered]
+    return [
+        _Entry(offset, tail[1], tail[2], int(tail[3]), line) for offset, line, tail in found if tail is not None
+    ]  # fmt: skip
