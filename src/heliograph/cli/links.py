@@ -161,9 +161,21 @@ def _remarks(links: Sequence[LinkInfo], width: int) -> list[str]:
             f"{output.several(link.refused, 'message')} refused: 'helio dead list'" if link.refused else "",
         ]
         found += [f"{name}: {text}" for text in counts if text]
+        found += [f"{name}: {text}" for text in _synced(link)]
         found += [f"{name}: channel {channel} is parked: {why}" for channel, why in sorted(link.parked.items())]
         found += [f"{name}: {link.error}"] if link.error else []
     return ["", *map(clean, found)] if found else []
+
+
+def _synced(link: LinkInfo) -> list[str]:
+    """How the last sync went."""
+    if link.synced is None:
+        return []
+    one, ago = link.synced, output.age(max(0.0, time.time() - link.synced.time.timestamp()))
+    moved = f"{output.several(one.fetched, 'message')} fetched, {one.sent:,} sent"
+    told = [f"synced {ago} ago, {output.several(one.channels, 'channel')}: {moved}"]
+    told += [f"the sync ended: {one.error}"] if one.error else []
+    return told + [f"channel {channel} is not equal: {why}" for channel, why in sorted(one.left.items())]
 
 
 # -- again and again ----------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ COMPARE: Final = "compare"
 FETCH: Final = "fetch"
 STORE: Final = "store"
 
-PAGE_BYTES: Final = 1 << 20
-"""How many bytes of lines are asked for, or sent, at once."""
+PAGE_BYTES: Final = 256 * 1024
+"""How many bytes of lines are asked for, or sent, at once: little enough for a line that is slow or often cut."""
 SETS_BYTES: Final = 192 * 1024
 """How many bytes what is said of lines may have, beside many of them."""
 HEAD_BYTES: Final = 1024

@@ -125,10 +125,11 @@ class Shelf:
     def note(self, told: SeenSet, rules: Rules, *, never: bool) -> None:
         """What the other side has no more; or, ``never``, what was no message at all.
 
-        Believed of whomever the other side may speak for, but never about ourselves.
+        Believed of whomever the other side may speak for, but never about our own life.
         """
+        own = self._lives.origin()
         for (origin, partition), found in told:
-            if station_of(origin) in (None, self._engine.name) or rules.sending(origin):
+            if station_of(origin) is None or origin == own or rules.sending(origin):
                 continue
             self._engine.ensure(self._channel)
             for first, following in found:

@@ -244,7 +244,7 @@ class Syncing:
             if page.lines and not self._dry_run:
                 settled.update(await self._put(side, page.lines))
             await self._settle_never(side, both(page.never, left))
-            if page.next == places and not len(settled):
+            if page.next and page.next == places and not len(settled):
                 raise ProtocolError(f"{self._way.peer} looks at the same place of '{self._channel}' again and again")
             left = left.difference(settled)
             self._done += settled.count
