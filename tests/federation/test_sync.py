@@ -274,6 +274,23 @@ def test_a_link_syncs_by_itself_whenever_it_comes_up(net: Net) -> None:
     }  # fmt: skip
 
 
+def test_a_link_says_what_its_sync_could_not_do_and_stays_up(net: Net) -> None:
+    hubs(net, {"publish": ["alerts"], "subscribe": ["alerts"]}, links=[{"hub": "north", "sync": ["alerts"]}])
+    give(net, "south", made(0, 3))
+    say(net, "north", "n", channel="logs")
+    with north(net), net.open("south") as south:
+        wait_for(lambda: south.links()[0].synced)
+        done = south.links()[0].synced
+        assert done is not None and (done.channels, done.fetched, done.sent, done.error) == (1, 0, 0, "")
+        assert list(done.left) == ["alerts"]
+        assert "3 of host2.aaaaaa are lacking there: not allowed (south is not allowed to relay" in done.left["alerts"]
+        assert up(south, "north") and not south.links()[0].parked
+        hubs(net, links=[{"hub": "north", "sync": ["alerts", "logs"]}])  # both sides load their rules anew
+        wait_for(lambda: payloads(net.path("south"), "logs") == ["n"])
+        assert south.links()[0].reconnects == 0
+    check_equal(net)
+
+
 # -- backups, other ways, what is gone ----------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from heliograph.client.asker import Asker
 from heliograph.client.keeper import Keeper, address_of
 from heliograph.errors import ConfigError, NotFound
 from heliograph.federation import targets
+from heliograph.federation.rules import Names
 from heliograph.federation.syncing import Side, Synced, Syncing, Way, channels_known
 from heliograph.federation.targets import Target
 from heliograph.federation.tlsfiles import TlsFiles
@@ -53,9 +54,16 @@ def sync(
     ``timeout_s``: how long a hub that is not there is waited for.
     """
     address = address_of(_address(station, hub))
+    Names(channels)  # what is no name is told before anybody is asked
     said = [Target(tuple(channels))] if channels else _configured(station, address)
     wanted = [Target(one.channels, tuple(side for side in one.sides if side in sides)) for one in said]
-    return asyncio.run(_Run(station, address, wanted, timeout_s, dry_run=dry_run, progress=progress).run())
+    report, known = asyncio.run(_Run(station, address, wanted, timeout_s, dry_run=dry_run, progress=progress).run())
+    empty = {one.channel for one in report.channels if not one.lacking and not one.left}
+    missing = empty.intersection(channels) - known if channels else ()
+    if missing or not report.channels:
+        names = ", ".join(sorted(missing or channels))
+        raise NotFound(f"neither {station.name} nor {report.hub} has a channel {names}")
+    return report
 
 
 def _configured(station: Station, address: str) -> list[Target]:
@@ -101,31 +109,25 @@ class _Run:
         self._dry_run = dry_run
         self._progress = progress
 
-    async def run(self) -> SyncReport:
-        """All channels, one after the other."""
+    async def run(self) -> tuple[SyncReport, set[str]]:
+        """All channels, one after the other; and those that one of the sides has."""
         keeper = Keeper(self._address, tls_of(self._station))
         try:
             line = await keeper.line(asyncio.get_running_loop().time() + self._timeout_s)
             asker = Asker(keeper, self._timeout_s)
             way = Way(keeper.hub, asker.ask, asyncio.to_thread, lambda: line.body_bytes_max)
             known = await channels_known(self._station, way)
-            done = [await self._one(way, *one) for one in self._channels(way, known).items()]
+            done = [await self._one(way, *one) for one in targets.meant(self._wanted, known).items()]
         finally:
             await keeper.close()
         if not self._dry_run:
             self._audit(keeper.hub, done)
-        return SyncReport(
+        report = SyncReport(
             hub=keeper.hub, address=self._address, dry_run=self._dry_run,
             equal=all(one.equal and not (self._dry_run and one.lacking) for one in done),
             fetched=sum([one.fetched for one in done]), sent=sum([one.sent for one in done]), channels=done,
         )  # fmt: skip
-
-    def _channels(self, way: Way, known: set[str]) -> dict[str, tuple[Side, ...]]:
-        found = targets.meant(self._wanted, known)
-        if not known & found.keys():
-            said = ", ".join([text for target in self._wanted for text in target.channels])
-            raise NotFound(f"neither {self._station.name} nor {way.peer} has a channel {said}, or may be asked for it")
-        return found
+        return report, known
 
     async def _one(self, way: Way, channel: str, sides: tuple[Side, ...]) -> Synced:
         rules = targets.rules_for(self._station.config, self._address, way.peer, channel)

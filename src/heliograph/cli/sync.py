@@ -79,14 +79,14 @@ def _print(report: SyncReport) -> None:
         output.table(["CHANNEL", "ORIGIN", ">LACKING HERE", ">LACKING THERE"], rows)
         print()
     for one in report.channels:
-        for left in one.left:
-            print(clean(f"{one.channel}: {_words(left)}"))
+        for text in dict.fromkeys([_words(left) for left in one.left]):
+            print(clean(f"{one.channel}: {text}"))
     print(_end(report))
 
 
 def _words(left: Left) -> str:
     if not left.origin:
-        return f"nothing can come {left.side}, {left.why}: {left.reason}"
+        return f"not compared, {left.why}: {left.reason}"
     what = f"{output.several(left.messages, 'message')} of {left.origin}"
     return f"{what} cannot come {left.side}, {left.why}: {left.reason}"
 

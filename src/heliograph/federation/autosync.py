@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, StationClosed
 from heliograph.federation import targets
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.questions import Lost
@@ -48,7 +48,11 @@ class AutoSync:
         try:
             await _quiet(conversation)
             await self._sync(conversation, channels, done)
-        except (HeliographError, OSError, Lost) as failure:
+        except Lost as failure:
+            error = str(failure)
+        except StationClosed:
+            return
+        except (HeliographError, OSError) as failure:
             error = str(failure)
             logger.warning("the sync with %s ended: %s", conversation.session_peer, error)
         finally:

@@ -22,7 +22,7 @@ from heliograph.federation.frames import Buffer
 from heliograph.federation.resume import Ends, ends_from, fitting_ends
 from heliograph.federation.rules import Rules
 from heliograph.federation.shelf import Shelf
-from heliograph.limits import LINK_PATTERNS_MAX, LINK_TEXT_CHARS_MAX
+from heliograph.limits import LINK_PATTERNS_MAX, LINK_REASON_CHARS_MAX, LINK_TEXT_CHARS_MAX
 from heliograph.names import check_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Exchange:
         shelf.note(set_of(ask.gaps), rules, never=False)
         shelf.note(set_of(ask.never), rules, never=True)
         arrival = shelf.put(lines, rules)
-        return Stored(appended=arrival.appended, duplicates=arrival.duplicates, refused=arrival.refused), len(lines)
+        refused = [(at, why[:LINK_REASON_CHARS_MAX]) for at, why in arrival.refused]
+        return Stored(appended=arrival.appended, duplicates=arrival.duplicates, refused=refused), len(lines)
 
 
 def _ends(ask: Compare) -> Ends:

@@ -242,7 +242,7 @@ class Syncing:
             for origin, partition, sequence, reason in page.refused:
                 settled.update(self._leave_one(side, (origin, partition, sequence), reason))
             if page.lines and not self._dry_run:
-                settled.update(await self._put(side, page.lines))
+                settled.update(await self._put(side, page.lines, left))
             await self._settle_never(side, both(page.never, left))
             if page.next and page.next == places and not len(settled):
                 raise ProtocolError(f"{self._way.peer} looks at the same place of '{self._channel}' again and again")
@@ -260,20 +260,21 @@ class Syncing:
         self._leave(side, one, "refused", reason)
         return one
 
-    async def _put(self, side: Side, lines: bytes) -> SeenSet:
+    async def _put(self, side: Side, lines: bytes, wanted: SeenSet) -> SeenSet:
         """Have lines appended; which they were."""
+        identities, found = identities_in(lines), SeenSet()
+        for origin, partition, sequence in identities:
+            found.add(origin, partition, sequence, sequence + 1)
+        if len(identities) != lines.count(b"\n") or len(found.difference(wanted)):
+            raise ProtocolError(f"{self._way.peer} sent lines of '{self._channel}' that were not asked for")
         if side == "here":
             arrival = await self._way.run(self._shelf.put, lines, self._rules)
         else:
             arrival = (await self._ask(STORE, Store(channel=self._channel), Stored, lines))[0]
         self._moved[side] += arrival.appended
-        identities, found = identities_in(lines), SeenSet()
-        if len(identities) != lines.count(b"\n"):
-            raise ProtocolError(f"{self._way.peer} sent lines of '{self._channel}' that do not say who they are")
-        for origin, partition, sequence in identities:
-            found.add(origin, partition, sequence, sequence + 1)
         for at, reason in arrival.refused:
-            self._leave_one(side, identities[at], reason)
+            if at < len(identities):
+                self._leave_one(side, identities[at], reason)
         return found
 
     async def _settle_never(self, side: Side, never: SeenSet) -> None:
