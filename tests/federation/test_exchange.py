@@ -92,6 +92,16 @@ def test_whoever_may_neither_fetch_nor_store_is_told_nothing(station: hg.Station
     assert [info.name for info in station.channels()] == ["alerts"]
 
 
+def test_whoever_may_not_store_anything_cannot_begin_a_new_life(station: hg.Station, exchange: Exchange) -> None:
+    station.publish("alerts", 1)
+    life = station.engine.incarnation("alerts")
+    ends = {f"hub.{life}": {"0": (0, "another message")}}
+    compare(exchange, Rules("host1", subscribe=["alerts"]), ends=ends)
+    assert station.engine.incarnation("alerts") == life
+    compare(exchange, ends=ends)
+    assert station.engine.incarnation("alerts") != life
+
+
 def test_a_large_set_is_told_in_parts() -> None:
     large = SeenSet()
     for at in range(9_000):

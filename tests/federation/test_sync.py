@@ -17,6 +17,7 @@ import pytest
 import heliograph as hg
 from heliograph.admin.sync import SyncReport, sync
 from heliograph.engine.foreign import station_of
+from heliograph.federation.conversation import Conversation
 from heliograph.federation.syncing import Left, Side
 from heliograph.log.lines import intact
 from heliograph.seen import SeenSet
@@ -471,6 +472,24 @@ def test_a_channel_that_is_not_to_be_made_is_refused(net: Net) -> None:
     say(net, "north", "a")
     with north(net):
         assert left(run(net, "alerts")) == [("here", "north", "refused", 1)]
+
+
+def test_a_quota_slows_a_sync_down_and_loses_nothing(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = {"publish": [">"], "subscribe": [">"], "relay": [">"]}
+    hubs(net, {**everything, "messages_per_s": 2_000})
+    give(net, "south", made(0, 3_000))
+    pauses: list[float] = []
+    pause = Conversation.pause
+
+    async def spy(self: Conversation, seconds: float) -> None:
+        pauses.append(seconds)
+        await pause(self, seconds)
+
+    monkeypatch.setattr(Conversation, "pause", spy)
+    with north(net):
+        assert run(net, "alerts").equal
+    assert sum(pauses) > 0
+    check_equal(net)
 
 
 def test_lines_near_the_largest_size_pass(net: Net) -> None:

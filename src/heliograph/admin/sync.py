@@ -7,16 +7,19 @@ not some process runs the links of this directory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from heliograph.admin import Progress
-from heliograph.client.asker import Asker
 from heliograph.client.keeper import Keeper, address_of
+from heliograph.client.line import Line
 from heliograph.errors import ConfigError, NotFound
 from heliograph.federation import targets
+from heliograph.federation.questions import Lost
 from heliograph.federation.rules import Names
 from heliograph.federation.syncing import Side, Synced, Syncing, Way, channels_known
 from heliograph.federation.targets import Target
@@ -113,9 +116,8 @@ class _Run:
         """All channels, one after the other; and those that one of the sides has."""
         keeper = Keeper(self._address, tls_of(self._station))
         try:
-            line = await keeper.line(asyncio.get_running_loop().time() + self._timeout_s)
-            asker = Asker(keeper, self._timeout_s)
-            way = Way(keeper.hub, asker.ask, asyncio.to_thread, lambda: line.body_bytes_max)
+            line = await self._line(keeper)
+            way = Way(keeper.hub, partial(self._ask, keeper), asyncio.to_thread, lambda: line.body_bytes_max)
             known = await channels_known(self._station, way)
             done = [await self._one(way, *one) for one in targets.meant(self._wanted, known).items()]
         finally:
@@ -128,6 +130,18 @@ class _Run:
             fetched=sum([one.fetched for one in done]), sent=sum([one.sent for one in done]), channels=done,
         )  # fmt: skip
         return report, known
+
+    async def _line(self, keeper: Keeper) -> Line:
+        return await keeper.line(asyncio.get_running_loop().time() + self._timeout_s)
+
+    async def _ask(
+        self, keeper: Keeper, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes
+    ) -> tuple[Any, bytes]:
+        """Ask, and again after a cut. An answer may take its time: a hub that has a quota for us slows us down."""
+        while True:
+            line = await self._line(keeper)
+            with contextlib.suppress(Lost):
+                return await line.ask(name, head, kind, lines)
 
     async def _one(self, way: Way, channel: str, sides: tuple[Side, ...]) -> Synced:
         rules = targets.rules_for(self._station.config, self._address, way.peer, channel)

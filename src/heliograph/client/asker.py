@@ -32,14 +32,14 @@ class Asker:
         self._room = asyncio.Condition()
         self._flying = 0
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
+    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any]) -> tuple[Any, bytes]:
         """Ask for something that may be asked any number of times."""
         while True:
             until = self._loop.time() + self.timeout_s
             line = await self._keeper.line(until)
             try:
                 async with asyncio.timeout_at(until + WAIT_S), self._turns:
-                    return await line.ask(name, head, kind, lines)
+                    return await line.ask(name, head, kind)
             except Lost:
                 continue
             except TimeoutError:

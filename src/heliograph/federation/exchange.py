@@ -44,8 +44,9 @@ class Exchange:
         if publish and subscribe:
             raise NotAllowed(f"{rules.peer} is not allowed to publish or subscribe '{channel}'")
         shelf = Shelf(self._station, channel)
-        if ask.after is None:
-            shelf.doubt(rules.peer, _ends(ask))
+        theirs = _ends(ask)
+        if theirs and not publish:  # a new life may cost lines: whoever may not cause any says what it likes
+            shelf.doubt(rules.peer, theirs)
         seen, after = part_of(shelf.seen(), ask.after)
         holding = Holding(
             seen=seen.to_json(), after=after, ends=fitting_ends(shelf.ends()) if ask.after is None else {},
