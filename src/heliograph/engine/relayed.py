@@ -351,9 +351,9 @@ class Relayed:
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def _last_own(self, channel: str, number: int, known: Knowledge) -> End | None:
-        """The last message of this life in a partition: looked for from the end, for most are near it."""
+        """The last message of this life in a partition: where its sequence says, or before if that was removed."""
         limit = self._engine.limit(channel, number)
-        end, reach = limit.next, 64
+        end, reach = min(known.seen.of(known.origin, number).end, limit.next), 64
         while end > limit.first:
             start = max(limit.first, end - reach)
             cursor, found = LogCursor(self._engine.log(channel, number), start, self._engine.disk), None

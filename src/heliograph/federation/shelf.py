@@ -6,7 +6,7 @@ Both ends use it: the hub for what it is asked, the other one for what it asks. 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from heliograph.engine.foreign import TAIL, Batch, station_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOOK_BYTES: Final = 64 << 20
 """How much of a log is looked at for one answer."""
+PIECE_BYTES: Final = 64 * 1024
 RANGES_MAX: Final = 2048
 """After how many ranges an answer ends, so that what is said of the lines does not take their place."""
 
@@ -174,15 +175,23 @@ class _Picking:
                     chunk = cursor.read()
                     if chunk is None:
                         return None
-                    self._budget -= len(chunk.data)
-                    entries = _entries(chunk)
-                    self._look_for_strangers(number, home, entries)
-                    following = self._take(entries, chunk.next)
+                    following = self._read(number, home, chunk)
                     if self.lines:
                         self._engine.make_durable(self._channel, number, following)
                     if following != chunk.next:
                         return number, following
             return number, cursor.offset
+
+    def _read(self, number: int, home: Home, chunk: Chunk) -> int:
+        """Look at a chunk, as long as there is room; the offset to go on at."""
+        for piece in _pieces(chunk):
+            self._budget -= len(piece.data)
+            entries = _entries(piece)
+            self._look_for_strangers(number, home, entries)
+            following = self._take(entries, piece.next)
+            if following != piece.next or self._full:
+                return following
+        return chunk.next
 
     @property
     def _full(self) -> bool:
@@ -220,6 +229,18 @@ class _Picking:
             for entry in entries:
                 if entry.offset in wanted and entry[1:4] != (*ours, entry.offset):
                     self.never.add(origin, number, entry.offset, entry.offset + 1)
+
+
+def _pieces(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk is as large as what was appended at once: looked at little by little, for an answer may be full soon."""
+    first, data, at = chunk.first, chunk.data, 0
+    while chunk.numbered is None and len(data) - at > PIECE_BYTES:
+        end = data.rfind(b"\n", at, at + PIECE_BYTES) + 1 or data.find(b"\n", at + PIECE_BYTES) + 1
+        piece, at = data[at:end], end
+        count = piece.count(b"\n")
+        yield chunk._replace(first=first, next=first + count, data=piece)
+        first += count
+    yield chunk._replace(first=first, data=data[at:])
 
 
 def _entries(chunk: Chunk) -> list[_Entry]:
