@@ -45,7 +45,7 @@ class Storer:
 
     async def resume(self, event: events.Opened) -> None:
         """Say what is here already."""
-        inlet = Inlet(self._line.shared.station, event.channel)
+        inlet = Inlet(self._line.shared.station, event.channel, self._line.session_peer)
         while not self._line.over.is_set():
             try:
                 standing = await self._line.run(inlet.standing, event.ends)

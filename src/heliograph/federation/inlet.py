@@ -15,6 +15,7 @@ from heliograph.engine.foreign import Batch
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import Busy, HeliographError, NotFound, ProtocolError
+from heliograph.federation import peerfile
 from heliograph.federation.events import Arrived, Gapped
 from heliograph.federation.lives import Lives
 from heliograph.federation.packing import unpack
@@ -51,15 +52,17 @@ class Stored(NamedTuple):
 class Inlet:
     """A channel from a peer."""
 
-    def __init__(self, station: Station, channel: str) -> None:
+    def __init__(self, station: Station, channel: str, peer: str) -> None:
+        self._station = station
         self._engine = station.engine
+        self._peer = peer
         self._channel = channel
         self._lives = Lives(station, channel)
 
     def standing(self, theirs: Ends) -> Standing:
         """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be."""
         with contextlib.suppress(NotFound):
-            self._lives.doubted(theirs)
+            self._lives.doubted(theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             relayed = self._engine.relayed
             return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
         if not self._engine.config.storage.auto_create:

@@ -60,17 +60,7 @@ class Shelf:
 
     def doubt(self, peer: str, theirs: Ends) -> None:
         """The other side said how far it is. If it knows other messages under our sequences, begin a new life."""
-        self._lives.doubted(theirs, self._acknowledged(peer))
-
-    def _acknowledged(self, peer: str) -> dict[int, int]:
-        """What the peer is known to have, if there was ever a link with it."""
-        found: dict[int, int] = {}
-        for kind in peerfile.KINDS:
-            directory = peerfile.directory_of(self._station.path, kind, peer)
-            memory = peerfile.load(directory, self._channel, self._engine.disk)
-            for number, position in memory.positions.items() if memory is not None else ():
-                found[number] = max(position, found.get(number, 0))
-        return found
+        self._lives.doubted(theirs, peerfile.acknowledged(self._station, peer, self._channel))
 
     def seen(self) -> SeenSet:
         """What this log holds or held; nothing if there is no such channel."""
