@@ -1,7 +1,7 @@
 """What a channel's log holds, by origin: learnt from its lines, kept in a checkpoint that spares reading them all.
 
     seen/alerts.json    {"created":…,"incarnation":"k3f9q2","covered":[41],"anchors":["9a1c03f7"],
-                         "seen":{"host2.x7y8z9":{"0":[[0,40]]}},"ends":{"host2.x7y8z9":{"0":[39,"01a1…"]}},"gaps":{}}
+                         "seen":{"host2.x7y8z9":{"0":[[0,40]]}},"ends":{"host2.x7y8z9":{"0":[39,"01a1…"]}},"gaps":{},"never":{}}
 
 ``covered`` says, per partition, up to which offset its lines are accounted for, and ``anchors`` with which checksum
 the line before that ends. The checkpoint is written after those lines are synced, and before any that it does not
