@@ -31,7 +31,9 @@ def station(tmp_path: Path) -> Iterator[hg.Station]:
         yield opened
 
 
-def play(station: hg.Station, fetched: Fetched, found: bytes = b"", *, seen: Any = None, asked: int = 20) -> Synced:
+def play(
+    station: hg.Station, fetched: Fetched, found: bytes = b"", *, seen: Any = None, asked: int = 20, **options: Any
+) -> Synced:
     """A sync with a peer that always answers the same."""
     left = [asked]
 
@@ -47,7 +49,7 @@ def play(station: hg.Station, fetched: Fetched, found: bytes = b"", *, seen: Any
 
     way = Way("north", ask, run, lambda: 1 << 20)
     rules = Rules("north", ["alerts"], ["alerts"], [">"])
-    return asyncio.run(Syncing(station, way, "alerts", rules).run())
+    return asyncio.run(Syncing(station, way, "alerts", rules, **options).run())
 
 
 def test_a_peer_that_looks_at_the_same_place_for_ever(station: hg.Station) -> None:
@@ -67,6 +69,12 @@ def test_a_peer_that_damages_a_line(station: hg.Station) -> None:
     done = play(station, Fetched(incarnation="k"), lines)
     assert done.fetched == 2 and [(one.why, one.messages) for one in done.left] == [("refused", 1)]
     assert [message.raw for message in station.read("alerts")] == made(1, 3)
+
+
+def test_a_peer_that_sends_lines_when_it_is_only_to_look(station: hg.Station) -> None:
+    lines = b"\n".join([*made(0, 3), b""])
+    assert play(station, Fetched(incarnation="k"), lines, dry_run=True).fetched == 0
+    assert station.channels() == []
 
 
 def test_a_peer_that_has_nothing_of_what_it_says_it_has(station: hg.Station) -> None:
