@@ -79,8 +79,17 @@ class IntervalSet:
         return IntervalSet([(first, following)]).difference(self) if first < following else IntervalSet()
 
     def difference(self, other: IntervalSet) -> IntervalSet:
-        """What is in this set and not in the other."""
-        return self._merged(other, lambda here, there: here and not there)
+        """What is in this set and not in the other. Of a large other one only a part is looked at, if that will do."""
+        if not self._bounds:
+            return IntervalSet()
+        return self._merged(other._between(self._bounds[0], self.end), lambda here, there: here and not there)
+
+    def _between(self, first: int, following: int) -> IntervalSet:
+        """What is in, of ``first`` to ``following - 1``; found by bisection."""
+        bounds, result = self._bounds, IntervalSet()
+        left, right = bisect_right(bounds, first), bisect_left(bounds, following)
+        result._bounds = array("q", [first] * (left % 2)) + bounds[left:right] + array("q", [following] * (right % 2))
+        return result
 
     def union(self, other: IntervalSet) -> IntervalSet:
         """What is in either."""

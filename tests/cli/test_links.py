@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.station.links import LinkSync
 from tests.cli.harness import Child, Helio, one_line_error
 from tests.cli.linking import Runner, acknowledged, link, write_state
 
@@ -64,6 +65,18 @@ def test_a_parked_channel_is_exit_code_1_and_named_with_its_reason(helio: Helio,
     assert result.exit_code == 1
     assert "channel secrets is parked: host1 is not allowed to publish 'secrets'" in result.stdout
     assert "2 messages refused" in result.stdout
+
+
+def test_the_last_sync_of_a_link_is_shown(helio: Helio, data: Path, runner: Runner) -> None:
+    ago = datetime.now(UTC) - timedelta(seconds=90)
+    synced = LinkSync(time=ago, channels=3, fetched=1200, sent=4, left={"alerts": "2 of host2.k are lacking"})
+    write_state(data, link("hub", synced=synced), link("hub2", synced=LinkSync(time=ago, error="it was cut")))
+    result = helio("links")
+    assert result.exit_code == 0
+    assert "hub: synced 1.5 min ago, 3 channels: 1,200 messages fetched, 4 sent" in result.stdout
+    assert "hub: channel alerts is not equal: 2 of host2.k are lacking" in result.stdout
+    assert "hub2: the sync ended: it was cut" in result.stdout
+    assert json.loads(helio("links", "hub", "--json").stdout)["links"][0]["synced"]["fetched"] == 1200
 
 
 def test_one_link_is_asked_for_by_name_or_address(helio: Helio, data: Path, runner: Runner) -> None:

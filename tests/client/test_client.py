@@ -151,16 +151,16 @@ def test_reading_a_range(hub: Hub) -> None:
 
 
 def test_pages_are_bounded_however_much_there_is(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.client.line import Line
+    from heliograph.federation.questions import Questions
 
     sizes: list[int] = []
-    answer = Line._answer
+    answered = Questions.answered
 
-    def measured(self: Line, event: Any) -> None:
+    def measured(self: Questions, event: Any) -> None:
         sizes.append(len(event.body))
-        answer(self, event)
+        answered(self, event)
 
-    monkeypatch.setattr(Line, "_answer", measured)
+    monkeypatch.setattr(Questions, "answered", measured)
     with hub.open("hub") as station, hub.connect() as client:
         station.publish_many("alerts", ["x" * 1000] * 3000)
         assert sum(1 for _ in client.read("alerts")) == 3000

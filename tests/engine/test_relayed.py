@@ -585,6 +585,15 @@ def test_ends_name_the_last_message_of_each_origin(opened: Opener, root: Path) -
     assert relayed(opened()).ends(CHANNEL) == expected
 
 
+def test_the_ends_of_a_log_without_own_messages_are_known_without_reading_it(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = opened()
+    relayed(station).arrive(CHANNEL, lines(0, 5))
+    monkeypatch.delattr("heliograph.engine.relayed.LogCursor")
+    assert relayed(station).ends(CHANNEL) == {(HOST2, 0): (4, f"{HOST2}-0-4")}
+
+
 def test_a_gap_is_kept_apart_and_may_be_filled(opened: Opener, root: Path) -> None:
     with opened() as station:
         relayed(station).arrive(CHANNEL, lines(0, 5))
@@ -600,6 +609,7 @@ def test_sequences_that_their_origin_never_gave_are_as_good_as_seen(opened: Open
     station = opened()
     relayed(station).arrive(CHANNEL, [line(0), line(2)])
     relayed(station).gap(CHANNEL, gone(1, 2), never=True)
+    assert relayed(station).never(CHANNEL).to_json() == {HOST2: {"0": [[1, 2]]}}
     assert relayed(station).seen(CHANNEL).to_json() == {HOST2: {"0": [[0, 3]]}}
 
 

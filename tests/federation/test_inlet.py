@@ -26,7 +26,7 @@ def arrived(lines: list[bytes], first: int, *, count: int | None = None, packed:
 def test_batches_are_stored_together_and_what_is_refused_keeps_its_offset(tmp_path: Path) -> None:
     lines = foreign_lines(0, 6, "host1.aaaaaa")
     with hg.open(tmp_path, name="hub") as hub:
-        stored = Inlet(hub, "alerts").store(
+        stored = Inlet(hub, "alerts", "host1").store(
             [
                 arrived([lines[0], b"bad", lines[1]], 10),
                 arrived([b"", lines[2], b"worse"], 20, packed=True),
@@ -43,4 +43,4 @@ def test_batches_are_stored_together_and_what_is_refused_keeps_its_offset(tmp_pa
 def test_a_batch_of_another_number_of_lines_breaks_the_protocol(tmp_path: Path) -> None:
     lines = foreign_lines(0, 2, "host1.aaaaaa")
     with hg.open(tmp_path, name="hub") as hub, pytest.raises(ProtocolError, match="another number"):
-        Inlet(hub, "alerts").store([arrived(lines, 0, count=3)], Rules("host1"))
+        Inlet(hub, "alerts", "host1").store([arrived(lines, 0, count=3)], Rules("host1"))

@@ -165,9 +165,11 @@ def test_a_station_whose_directory_was_wiped_begins_a_new_life(net: Net) -> None
             wait_for(lambda: payloads(net.path("hub"), "alerts") == ["a", "b", "c", "d", "e"])
 
 
-def test_a_station_that_was_rolled_back_without_noticing_meets_its_own_messages(net: Net) -> None:
+@pytest.mark.parametrize("subscribe", [[], ["alerts"]])
+def test_a_station_that_was_rolled_back_without_noticing_meets_its_own_messages(net: Net, subscribe: list[str]) -> None:
     """As a snapshot of its file system does: same inode, same machine, older bytes."""
-    pair(net)
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "subscribe": subscribe}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"], "subscribe": subscribe}])
     backup = net.directory / "backup"
     with net.open("host1") as host1:
         host1.publish_many("alerts", ["a", "b"])

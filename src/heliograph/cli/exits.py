@@ -9,6 +9,7 @@ code  meaning
 3     no such station, channel, subscription, message or file
 4     busy: another process has it, or nobody replied in time; try again
 5     the storage refused: disk full, read-only, fenced, damaged
+6     not equal: after ``sync`` some messages are lacking all the same
 130   ended with Ctrl-C
 141   whoever read the output went away (as with ``| head``)
 143   ended by SIGTERM before it was done
@@ -27,6 +28,7 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 BUSY: Final = 4
 STORAGE: Final = 5
+UNEQUAL: Final = 6
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 TERMINATED: Final = 143

@@ -165,6 +165,7 @@ def _remarks(view: LinksView, width: int) -> list[str]:
                 f"retention keeps {output.size(link.held_bytes)} for it (storage.holdback_bytes is the limit)"
             )
         found += [f"{name}: {text}" for text in counts if text]
+        found += [f"{name}: {text}" for text in _synced(link)]
         found += [f"{name}: channel {channel} is parked: {why}" for channel, why in sorted(link.parked.items())]
         found += [f"{name}: {link.error}"] if link.error else []
     return ["", *map(clean, found)] if found else []
@@ -176,6 +177,17 @@ def _ending(one: LifetimeInfo) -> str:
         return f"{what} {one.path} has expired: 'helio keygen renew'"
     left = f"{one.days_left:,.0f} days" if one.days_left >= 2 else f"{one.days_left * 24:.0f} hours"
     return f"{what} {one.path} expires in {left}: 'helio keygen renew'"
+
+
+def _synced(link: LinkInfo) -> list[str]:
+    """How the last sync went."""
+    if link.synced is None:
+        return []
+    one, ago = link.synced, output.age(max(0.0, time.time() - link.synced.time.timestamp()))
+    moved = f"{output.several(one.fetched, 'message')} fetched, {one.sent:,} sent"
+    told = [f"synced {ago} ago, {output.several(one.channels, 'channel')}: {moved}"]
+    told += [f"the sync ended: {one.error}"] if one.error else []
+    return told + [f"channel {channel} is not equal: {why}" for channel, why in sorted(one.left.items())]
 
 
 # -- again and again ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from heliograph.cli import (
     stats,
     sub,
     subscriptions,
+    sync,
     top,
     trace,
     transfer,
@@ -48,7 +49,7 @@ SECTIONS: Final[dict[str, list[click.Command]]] = {
         schedule.schedule,
     ],
     "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
-    "Between stations": [serve.serve, links.links, trace.trace, keygen.keygen],
+    "Between stations": [serve.serve, links.links, sync.sync, trace.trace, keygen.keygen],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }
 
@@ -71,7 +72,7 @@ helio sub alerts --name pager --exec ./page.sh
 helio read alerts --start -5m --follow
 
 Exit codes: 0 done, 1 what was checked is bad, 2 used wrongly, 3 not found,
-4 busy, 5 the storage refused, 130 ended with Ctrl-C.
+4 busy, 5 the storage refused, 6 not equal, 130 ended with Ctrl-C.
 """,
 )
 @click.option(

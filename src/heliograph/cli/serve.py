@@ -169,7 +169,9 @@ def _introduce(common: Common, log: Lines, station: Station, certificate: TlsMat
 
 def _rules(one: Any) -> str:
     said = [
-        f"{word} {' '.join(names)}" for word in ("publish", "subscribe", "relay") if (names := getattr(one, word, ()))
+        f"{word} {' '.join(names)}"
+        for word in ("publish", "subscribe", "sync", "relay")
+        if (names := getattr(one, word, ()))
     ]
     return "; ".join(said) or "may do nothing"
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from heliograph.client.keeper import Keeper
-from heliograph.client.line import Line, Lost
+from heliograph.client.line import Line
 from heliograph.errors import MessageTooLarge, OutcomeUnknown, Unreachable
 from heliograph.federation.asking import PUBLISH, WAIT_S, Publish, Published
+from heliograph.federation.questions import Lost
 from heliograph.limits import LINK_CALLS_MAX
 from heliograph.message import Receipt
 

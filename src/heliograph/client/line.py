@@ -10,17 +10,14 @@ import msgspec
 import picows
 
 from heliograph.errors import HeliographError, ProtocolError
-from heliograph.federation import asking, events
+from heliograph.federation import events
 from heliograph.federation.fragments import Fragments
+from heliograph.federation.questions import Lost, Questions
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours, Session
 from heliograph.federation.tlsfiles import Peer, TlsFiles
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-
-
-class Lost(Exception):
-    """The connection ended before an answer came."""
 
 
 class Line(picows.WSListener):
@@ -35,7 +32,7 @@ class Line(picows.WSListener):
         self._tls = tls
         self._session: Session | None = None
         self._fragments = Fragments(ours.frame_bytes)
-        self._answers: dict[int, asyncio.Future[bytes]] = {}
+        self._questions: Questions | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self.peer: Peer | None = None
         self.error: HeliographError | None = None
@@ -58,6 +55,7 @@ class Line(picows.WSListener):
             self._end(events.Closed(code="refused", reason=str(error), refusal="certificate"))
             return
         self._session = Session(self._ours, Rules(self.peer.name), clock=self._loop.time)
+        self._questions = Questions(self._session.calls, self._flush)
         self._tick()
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
@@ -90,8 +88,8 @@ class Line(picows.WSListener):
                 case events.Established():
                     self.up.set()
                     self._loop.call_soon(self._tick)  # from now on hearts beat
-                case events.Replied():
-                    self._answer(event)
+                case events.Replied() if self._questions is not None:
+                    self._questions.answered(event)
                 case events.Called():
                     self._session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
                 case events.Closed():
@@ -100,15 +98,6 @@ class Line(picows.WSListener):
                 case _:
                     pass  # a client has no streams
         self._flush()
-
-    def _answer(self, event: events.Replied) -> None:
-        answer = self._answers.pop(event.call, None)
-        if answer is None or answer.done():
-            return  # nobody waits for it any more
-        if event.error:
-            answer.set_exception(asking.error_of(event.error, event.message))
-        else:
-            answer.set_result(bytes(event.body))
 
     def _flush(self) -> None:
         if self._session is None or self.over.is_set():
@@ -133,10 +122,8 @@ class Line(picows.WSListener):
         self.up.set()
         if self._ticking is not None:
             self._ticking.cancel()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(Lost(event.reason))
-        self._answers.clear()
+        if self._questions is not None:
+            self._questions.close(event.reason)
         self._transport.disconnect()
 
     # -- for the client -------------------------------------------------------------------------------------------
@@ -153,13 +140,9 @@ class Line(picows.WSListener):
 
     async def ask(self, name: str, head: msgspec.Struct, kind: type[_T], lines: bytes = b"") -> tuple[_T, bytes]:
         """Ask, and wait for the answer; Lost if the connection ends first."""
-        if not self.working or self._session is None:
+        if not self.working or self._questions is None:
             raise Lost("the connection is over")
-        answer: asyncio.Future[bytes] = self._loop.create_future()
-        number = self._session.calls.call(name, asking.encode(head, lines))
-        self._answers[number] = answer
-        self._flush()
-        return asking.decode(await answer, kind)
+        return await self._questions.ask(name, head, kind, lines)
 
     def bye(self) -> None:
         """End in order."""

@@ -43,7 +43,7 @@ def _check_peer(peer: Peer, where: str) -> None:
 def _check_link(link: Link, where: str) -> None:
     if not _port(_ADDRESS, link.hub):
         raise ConfigError(f"{where}.hub = {link.hub!r}: write HOST:PORT, as in hub.example:7740")
-    for name in ("publish", "subscribe"):
+    for name in ("publish", "subscribe", "sync"):
         _check_names(getattr(link, name), f"{where}.{name}")
     if link.start not in ("first", "new") and not _is_time(link.start):
         raise ConfigError(f"{where}.start = {link.start!r}: write first, new, or a time as 2026-11-15T20:30:00Z")

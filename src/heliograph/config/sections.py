@@ -302,6 +302,13 @@ class Link(Section, frozen=True, kw_only=True):
             "`2026-11-15T20:30:00Z`."
         ),
     ] = "first"
+    sync: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Channels of which both sides get all that the other has, names and patterns: compared, as by "
+            "`helio sync`, whenever the link comes up."
+        ),
+    ] = ()
     compress: Annotated[
         Literal["auto", "always", "never"],
         Meta(description="zstd on the wire: `auto` when the line is slow and it helps; `always` where bytes are dear."),

@@ -26,7 +26,7 @@ from heliograph.names import check_name
 
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}')
-_TAIL: Final = re.compile(
+TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
 _INCARNATION: Final = re.compile(r"[0-9a-z]{1,32}")
@@ -135,7 +135,7 @@ def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> B
 
 def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
     """The usual case: one origin, one after the other. Then all their ends are known from the first and the last."""
-    begin, end = _TAIL.search(lines[0] + b"\n"), _TAIL.search(lines[-1] + b"\n")
+    begin, end = TAIL.search(lines[0] + b"\n"), TAIL.search(lines[-1] + b"\n")
     if not begin or not end or begin.group(1, 2) != end.group(1, 2):
         return None
     first, count = int(begin[3]), len(lines)
@@ -156,7 +156,7 @@ def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
 
 def _runs(lines: Sequence[bytes], data: bytes, crcs: list[int]) -> list[Run] | None:
     """What each line says, where the lines of several origins are mixed or some are left out."""
-    count, tails = len(lines), _TAIL.findall(data)
+    count, tails = len(lines), TAIL.findall(data)
     if len(tails) != count:
         return None
     if struct.pack(f">{count}I", *crcs).hex().encode() != b"".join([line[-10:-2] for line in lines]):
@@ -196,7 +196,7 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         return f"it is no message: {error}"
     if envelope.channel != channel:
         return f"it belongs to channel {envelope.channel[:200]!r}, not to '{channel}'"
-    tail = _TAIL.search(line + b"\n")
+    tail = TAIL.search(line + b"\n")
     if tail is None or station_of(tail[1].decode()) is None:
         return "it does not end with the origin, sequence and checksum that a station gives it"
     return None

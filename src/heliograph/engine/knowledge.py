@@ -2,7 +2,7 @@
 
     seen/alerts.json    {"created":…,"incarnation":"k3f9q2","covered":[41],"anchors":["9a1c03f7"],
                          "seen":{"host2.x7y8z9":{"0":[[0,40]]}},"ends":{"host2.x7y8z9":{"0":[39,"01a1…"]}},"gaps":{},
-                         "crc":"5b7d9e20"}
+                         "never":{},"crc":"5b7d9e20"}
 
 ``covered`` says, per partition, up to which offset its lines are accounted for, and ``anchors`` with which checksum
 the line before that ends. The checkpoint is written after those lines are synced, and before any that it does not
@@ -66,6 +66,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     seen: dict[str, dict[str, list[list[int]]]] = {}
     ends: dict[str, dict[str, End]] = {}
     gaps: dict[str, dict[str, list[list[int]]]] = {}
+    never: dict[str, dict[str, list[list[int]]]] = {}
 
 
 _identities = msgspec.json.Decoder(Identity)
@@ -82,6 +83,7 @@ class Knowledge:
         self.origin = f"{station}.{file.incarnation}"
         self.seen = SeenSet()
         self.gaps = SeenSet()
+        self.never = SeenSet()  # of what is seen, what others said to be no message at all
         self.ends: dict[Key, End] = {}
         self.covered = [0] * file.partitions
         self.saved: list[int] = []  # what the checkpoint on disk is known to cover
@@ -201,11 +203,11 @@ class Checkpoints:
         if found is None or found.created != file.created or not self._fits(channel, found, file):
             return known
         try:
-            seen, gaps = SeenSet.from_json(found.seen), SeenSet.from_json(found.gaps)
+            seen, gaps, never = map(SeenSet.from_json, (found.seen, found.gaps, found.never))
             ends = {(origin, int(number)): end for origin, ends in found.ends.items() for number, end in ends.items()}
         except ValueError:
             return known
-        known.seen, known.gaps, known.ends = seen, gaps, ends
+        known.seen, known.gaps, known.never, known.ends = seen, gaps, never, ends
         known.covered = [*found.covered, *[0] * (file.partitions - len(found.covered))]
         known.saved = list(known.covered)
         return known
@@ -305,12 +307,13 @@ class Checkpoints:
             with contextlib.suppress(ValueError):  # gaps that another process was told of
                 known.gaps.update(SeenSet.from_json(before.gaps))
                 known.seen.update(SeenSet.from_json(before.seen))
+                known.never.update(SeenSet.from_json(before.never))
         ends: dict[str, dict[str, End]] = {}
         for (origin, number), end in sorted(known.ends.items()):
             ends.setdefault(origin, {})[str(number)] = end
         found = Checkpoint(
             created=known.created, incarnation=known.incarnation, covered=covered, anchors=anchors,
-            seen=known.seen.to_json(), ends=ends, gaps=known.gaps.to_json(),
+            seen=known.seen.to_json(), ends=ends, gaps=known.gaps.to_json(), never=known.never.to_json(),
         )  # fmt: skip
         body = msgspec.json.encode(found)[:-1]
         self._disk.replace_file(self.path(channel), b'%b,"crc":"%08x"}\n' % (body, google_crc32c.value(body)))

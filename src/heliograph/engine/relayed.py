@@ -82,14 +82,17 @@ class Relayed:
 
     # -- lines come in ------------------------------------------------------------------------------------------
 
-    def arrive(self, channel: str, lines: Sequence[bytes] | bytes) -> Arrival:
+    def arrive(
+        self, channel: str, lines: Sequence[bytes] | bytes, check: Callable[[Batch], None] | None = None
+    ) -> Arrival:
         """Append lines of other stations that are not there yet, in order; durable when it returns.
 
         ``lines`` are stored lines without their newlines, or, which is quicker, one piece in which each has its own.
         Those that cannot be stored are named in ``refused``, with the reason; the others are stored all the same.
+        ``check``: as for ``append``.
         """
         for _ in range(_TRIES):
-            arrival = self.append(channel, lines)
+            arrival = self.append(channel, lines, check)
             with contextlib.suppress(Outdated):
                 self.confirm(arrival)
                 return arrival
@@ -293,6 +296,10 @@ class Relayed:
         """What will never come, as far as somebody said so with ``gap``, and has not come all the same."""
         return self._told(channel, lambda known: known.gaps.difference(known.seen))
 
+    def never(self, channel: str) -> SeenSet:
+        """Of what is seen: what is no message, as others said with ``gap(…, never=True)``."""
+        return self._told(channel, lambda known: known.never.copy())
+
     def ends(self, channel: str) -> dict[Key, End]:
         """Of each origin and its partition the highest sequence that was ever here, and the id of its message."""
 
@@ -316,7 +323,8 @@ class Relayed:
             if known.gaps.pieces + gaps.pieces > limits.SEEN_GAPS_MAX and not never:
                 self._forgo(channel, known)
                 return
-            (known.seen if never else known.gaps).update(gaps)
+            for told in (known.seen, known.never) if never else (known.gaps,):
+                told.update(gaps)
             known.saved = []  # to be written down, when convenient: what is forgotten is told again
 
     def _forgo(self, channel: str, known: Knowledge) -> None:

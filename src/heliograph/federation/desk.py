@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
 from heliograph.federation import asking
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
+from heliograph.federation.comparing import COMPARE, FETCH, STORE
 from heliograph.federation.counter import Counter
 from heliograph.federation.events import Called
+from heliograph.federation.exchange import Exchange
 
 if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
@@ -33,15 +35,17 @@ class Desk:
     def __init__(self, line: Conversation, counter: Counter) -> None:
         self._line = line
         self._counter = counter
+        self._exchange = Exchange(line.shared.station)
         self._loop = asyncio.get_running_loop()
         self._publishing: deque[Called] = deque()
         self._waiting_bytes = 0
+        self._fetching = asyncio.Lock()  # each looks through a log: one at a time
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
 
     def asked(self, event: Called) -> None:
         """A request came."""
-        if event.name == PUBLISH:
+        if event.name in (PUBLISH, STORE):
             if self._publishing and self._waiting_bytes + len(event.body) > WAITING_BYTES_MAX:
                 self._fail(event.call, Busy(f"{self._waiting_bytes} bytes wait for the hub's disk; try again"))
                 return
@@ -67,17 +71,26 @@ class Desk:
     async def _publish_all(self) -> None:
         while self._publishing and not self._line.over.is_set():
             event = self._publishing[0]
-            await self._answer(event.call, self._publish(event))
+            await self._answer(event.call, self._publish(event) if event.name == PUBLISH else self._store(event))
             self._publishing.popleft()
             self._waiting_bytes -= len(event.body)
 
     async def _publish(self, event: Called) -> bytes:
         ask, lines = asking.decode(event.body, asking.Publish)
         published = await self._line.run(self._counter.publish, ask, lines, self._line.storer.rules)
-        pause = self._line.storer.quota.take(self._loop.time(), len(published.places), len(lines))
+        await self._slow_down(len(published.places), len(lines))
+        return asking.encode(published)
+
+    async def _store(self, event: Called) -> bytes:
+        stored, size = await self._line.run(self._exchange.store, event.body, self._line.storer.rules)
+        await self._slow_down(stored.appended, size)
+        return asking.encode(stored)
+
+    async def _slow_down(self, messages: int, size: int) -> None:
+        """Whoever sends more than its quota waits for its answer."""
+        pause = self._line.storer.quota.take(self._loop.time(), messages, size)
         if pause > 0:
             await self._line.pause(pause)
-        return asking.encode(published)
 
     async def _other(self, event: Called) -> bytes:
         rules = self._line.storer.rules
@@ -87,6 +100,11 @@ class Desk:
         if event.name == READ:
             read, _ = asking.decode(event.body, asking.Read)
             return await self._read(read)
+        if event.name == COMPARE:
+            return await self._line.run(self._exchange.compare, event.body, rules)
+        if event.name == FETCH:
+            async with self._fetching:
+                return await self._line.run(self._exchange.fetch, event.body, rules, self._line.session.body_bytes_max)
         if event.name == CHANNELS:
             return asking.encode(await self._line.run(self._counter.channels, rules))
         raise NotFound(f"there is no request {event.name!r} here")

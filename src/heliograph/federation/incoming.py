@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from heliograph.errors import HeliographError, NotFound, ProtocolError
+from heliograph.errors import HeliographError, NotAllowed, NotFound, ProtocolError
 from heliograph.federation import events
-from heliograph.federation.inlet import Inlet, NotAllowed
+from heliograph.federation.inlet import Inlet
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 
@@ -46,7 +46,7 @@ class Storer:
 
     async def resume(self, event: events.Opened) -> None:
         """Say what is here already."""
-        inlet = Inlet(self._line.shared.station, event.channel)
+        inlet = Inlet(self._line.shared.station, event.channel, self._line.session_peer)
         while not self._line.over.is_set():
             try:
                 standing = await self._line.run(inlet.standing, event.ends)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from heliograph.engine.bounded import TooManyOrigins
-from heliograph.engine.foreign import Batch
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
-from heliograph.errors import Busy, HeliographError, NotFound, ProtocolError
+from heliograph.errors import Busy, NotFound, ProtocolError
+from heliograph.federation import peerfile
 from heliograph.federation.events import Arrived, Gapped
 from heliograph.federation.lives import Lives
 from heliograph.federation.packing import unpack
+from heliograph.federation.permitted import senders, within_bounds
 from heliograph.federation.resume import Ends
 from heliograph.federation.rules import Rules
 from heliograph.seen import SeenSet
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from heliograph.station import Station
 
 _TRIES: Final = 8
-
-
-class NotAllowed(HeliographError):
-    """The peer may not send this. Nothing was stored."""
 
 
 class Standing(NamedTuple):
@@ -52,15 +48,17 @@ class Stored(NamedTuple):
 class Inlet:
     """A channel from a peer."""
 
-    def __init__(self, station: Station, channel: str) -> None:
+    def __init__(self, station: Station, channel: str, peer: str) -> None:
+        self._station = station
         self._engine = station.engine
+        self._peer = peer
         self._channel = channel
         self._lives = Lives(station, channel)
 
     def standing(self, theirs: Ends) -> Standing:
         """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be."""
         with contextlib.suppress(NotFound):
-            self._lives.doubted(theirs)
+            self._lives.doubted(theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             relayed = self._engine.relayed
             return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
         if not self._engine.config.storage.auto_create:
@@ -88,32 +86,18 @@ class Inlet:
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
     def _append(self, stack: _Stack, rules: Rules) -> Arrival:
-        def check(batch: Batch) -> None:
-            for origin in {run.origin for run in batch.runs}:
-                why = rules.sending(origin)
-                if why:
-                    raise NotAllowed(why)
-
         lines = stack.lines()
         if not lines:
             return Arrival(channel=self._channel)
-        with _refusing():
-            return self._engine.relayed.append(self._channel, lines, check)
+        with within_bounds():
+            return self._engine.relayed.append(self._channel, lines, senders(rules))
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
         allowed = SeenSet({key: found for key, found in item.gaps if not rules.sending(key[0])})
         if len(allowed):
-            with _refusing():
+            with within_bounds():
                 self._engine.relayed.gap(self._channel, allowed)
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except TooManyOrigins as error:
-        raise NotAllowed(str(error)) from None
 
 
 class _Stack:

@@ -12,10 +12,12 @@ import logging
 import random
 from typing import Any
 
+import msgspec
 import picows
 
 from heliograph.config import Link as LinkRules
 from heliograph.federation import peerfile, sockets
+from heliograph.federation.autosync import AutoSync
 from heliograph.federation.backoff import failures_after, pause_s
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.events import Called
@@ -51,6 +53,7 @@ class Link:
         self._connects = 0
         self._refused = 0
         self._error = ""
+        self._sync = AutoSync(shared.station)
         self._task = self._loop.create_task(self._run())
 
     async def close(self) -> None:
@@ -147,7 +150,7 @@ class Link:
             return "name", f"{self.rules.hub} is this station itself"
         return None
 
-    def established(self, conversation: Conversation) -> None:  # noqa: ARG002 - it is the only one
+    def established(self, conversation: Conversation) -> None:
         """It works."""
         self._connects += 1
         self._error = ""
@@ -156,6 +159,7 @@ class Link:
         self._audit("link-up", peer=self._name, address=self.rules.hub)
         directory = peerfile.directory_of(self._shared.station.path, "hub", self._name)
         self._shared.pool.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
+        self._sync.begin(conversation, self.rules.sync)
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """A hub has nothing to ask for."""
@@ -163,11 +167,13 @@ class Link:
 
     def reload(self, rules: LinkRules) -> None:
         """Other channels from now on."""
-        self.rules = rules
+        before, self.rules = self.rules, rules
         conversation = self.conversation
         if conversation is not None and conversation.established_at is not None:
             conversation.allow(self._rules(), rules.publish, _UNLIMITED)
             conversation.want(self._wants())
+            if rules.sync != before.sync:
+                self._sync.begin(conversation, rules.sync)
 
     def look(self) -> None:
         """Now and then: end the connection if the hub's certificate is not good any more."""
@@ -182,10 +188,11 @@ class Link:
         reconnects = max(0, self._connects - 1)
         conversation = self.conversation
         if self.state == "up" and conversation is not None:
-            return shown(self._engine, conversation, "hub", self.rules.hub, reconnects, self._refused)
+            info = shown(self._engine, conversation, "hub", self.rules.hub, reconnects, self._refused)
+            return msgspec.structs.replace(info, synced=self._sync.last)
         return LinkInfo(
             name=self._name, kind="hub", address=self.rules.hub, state=self.state, since=self._since,
-            reconnects=reconnects, refused=self._refused, error=self._error,
+            reconnects=reconnects, refused=self._refused, error=self._error, synced=self._sync.last,
         )  # fmt: skip
 
     def _audit(self, event: str, **facts: object) -> None:

@@ -57,7 +57,7 @@ class Lives:
             return self._engine.relayed.ends(self._channel)
         return {}
 
-    def doubted(self, theirs: Ends, positions: Mapping[int, int] | None = None) -> bool:
+    def doubted(self, theirs: Ends, positions: Mapping[int, int]) -> bool:
         """Compare; whether the channel got a new life. ``positions``: what the other side is known to have of ours."""
         origin = self.origin()
         if not origin or not theirs:
@@ -71,8 +71,7 @@ class Lives:
         if not doubts or self.origin() != origin:
             return bool(doubts)
         first = doubts[0]
-        self._renew(origin, f"{origin} {first.partition}/{first.sequence} is message {first.id} elsewhere")
-        if positions is not None:
+        if self._renew(origin, f"{origin} {first.partition}/{first.sequence} is message {first.id} elsewhere"):
             self._append_again(origin, doubts, positions)
         return True
 
@@ -88,19 +87,21 @@ class Lives:
             return (origin, message) != (doubt.origin, doubt.id)
         return False
 
-    def _renew(self, origin: str, why: str) -> None:
-        before = origin.rpartition(".")[2]
+    def _renew(self, origin: str, why: str) -> bool:
+        """Begin a new life, unless somebody else was quicker: another stream of the channel, for example."""
+        before, new = origin.rpartition(".")[2], channels.new_incarnation()
 
         def renew(file: ChannelFile) -> ChannelFile:
-            if file.incarnation != before:
-                return file  # somebody else was quicker
-            return msgspec.structs.replace(file, incarnation=channels.new_incarnation())
+            return msgspec.structs.replace(file, incarnation=new) if file.incarnation == before else file
 
         after = self._engine.alter(self._channel, renew).incarnation
+        if after != new:
+            return False
         logger.warning(
             "channel '%s' begins a new life, for it was restored from a backup or copied: %s", self._channel, why
         )
         self._engine.audit.write("incarnation", channel=self._channel, before=before, after=after, why=why)
+        return True
 
     def _append_again(self, origin: str, doubts: list[Doubt], positions: Mapping[int, int]) -> None:
         """What others take for messages that they have: published once more, under the new origin."""

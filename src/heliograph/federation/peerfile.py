@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -21,6 +21,9 @@ from heliograph.names import check_name
 from heliograph.seen import SeenSet
 from heliograph.station import links
 from heliograph.station.links import LinkKind
+
+if TYPE_CHECKING:
+    from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
 KINDS: Final[tuple[LinkKind, ...]] = ("hub", "peer")
@@ -73,6 +76,16 @@ def load(directory: Path, channel: str, disk: Disk) -> Memory | None:
     except (msgspec.MsgspecError, ValueError) as error:
         logger.error("%s cannot be read (%s): channel '%s' is sent from its beginning", path, error, channel)
         return Memory(incarnation="", positions={}, spared=SeenSet(), time=datetime.fromtimestamp(0, UTC))
+
+
+def acknowledged(station: Station, peer: str, channel: str) -> dict[int, int]:
+    """How far a peer has acknowledged a channel, by partition, whoever dials whom."""
+    found: dict[int, int] = {}
+    for kind in KINDS:
+        memory = load(directory_of(station.path, kind, peer), channel, station.engine.disk)
+        for number, position in memory.positions.items() if memory is not None else ():
+            found[number] = max(position, found.get(number, 0))
+    return found
 
 
 def encode(memory: Memory) -> bytes:

@@ -32,6 +32,23 @@ ADDRESS_FILE: Final = "address"
 LAST_FILE: Final = "last-here"
 
 
+class LinkSync(msgspec.Struct, frozen=True, kw_only=True):
+    """The last time that the channels of a link's ``sync`` were compared."""
+
+    time: datetime
+    """When that was done."""
+    channels: int = 0
+    """How many there were."""
+    fetched: int = 0
+    """How many messages this station lacked and got."""
+    sent: int = 0
+    """How many the other one lacked and got."""
+    left: dict[str, str] = {}
+    """Channels that are not equal all the same, and why."""
+    error: str = ""
+    """What went wrong; it is done again with the next connection."""
+
+
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One link as it is now: to a hub that this station dials, or from a peer that dials this one."""
 
@@ -66,6 +83,8 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong last; empty when all is well."""
     held_bytes: int = 0
     """What retention would have deleted by now, and keeps because the other side does not have it."""
+    synced: LinkSync | None = None
+    """How the last sync went, of a link to a hub that has one configured."""
 
 
 class LifetimeInfo(msgspec.Struct, frozen=True, kw_only=True):
