@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Tests wait for disks, processes and clocks more than they compute: a few at once, even on two cores.
+AT_ONCE ?= 3
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -17,7 +19,7 @@ demo: $(VENV)/.core  ## several processes, one killed, nothing lost: under a min
 	$(BIN)/python examples/demo.py
 
 test: lint  ## lint, then every test, docstring and documented example
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(AT_ONCE) --dist loadgroup
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, and the direction of the imports
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ def test_a_name_that_could_leave_the_directory_or_confuse_a_person_is_refused(na
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("name", NOT_TEXT, ids=repr)
+@pytest.mark.parametrize("name", NOT_TEXT, ids=lambda name: type(name).__name__)
 def test_what_is_not_text_is_no_name(name: object) -> None:
     with pytest.raises(InvalidName):
         check_name(name)
