@@ -154,6 +154,22 @@ def test_links_that_were_never_run_are_known_from_the_configuration(
     assert len(json.loads(helio("links", "-c", file, "--json").stdout)["links"]) == 2, "each only once"
 
 
+def test_what_is_kept_on_disk_for_a_link_that_is_away_is_said(
+    helio: Helio, station: hg.Station, tmp_path: Path
+) -> None:
+    station.create_channel("alerts", segment_bytes=4096)
+    for number in range(60):
+        station.publish("alerts", f"{number} {'x' * 200}")
+    file = tmp_path / "heliograph.yaml"
+    file.write_text(CONFIGURED + "storage: {retention_bytes: 4096}\n")
+    assert "hub.example:7740: retention keeps" in helio("links", "-c", file).stdout
+    assert json.loads(helio("links", "-c", file, "--json").stdout)["links"][0]["held_bytes"] > 10_000
+    findings = {one["name"]: one for one in json.loads(helio("doctor", "-c", file, "--json").stdout)["findings"]}
+    assert findings["links"]["status"] == "warn" and "storage.holdback_bytes" in findings["links"]["advice"]
+    assert findings["certificates"]["status"] == "bad", "the files are not there"
+    assert "retention keeps" not in helio("links").stdout, "no links are configured"
+
+
 def test_a_state_file_that_cannot_be_read_is_as_good_as_none(helio: Helio, data: Path, runner: Runner) -> None:
     (data / "links" / "state.json").write_text('{"pid": 1, "ti')
     assert helio("links").exit_code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.engine.learning import Learner
+from heliograph.engine.learning import AT_ONCE, Learner
 from heliograph.errors import Busy
 from heliograph.log.locks import FileLock
 from heliograph.station import Station
@@ -136,6 +136,25 @@ def test_what_another_process_received_and_trimmed_is_known_to_this_one(opened: 
         assert other.trim()
         assert one.engine.relayed.arrive(CHANNEL, lines(0, 200)).duplicates == 200
         assert one.engine.relayed.seen(CHANNEL).to_json() == {HOST2: {"0": [[0, 200]]}}
+
+
+def test_few_logs_are_read_at_a_time_and_all_in_the_end(opened: Opener, root: Path, gate: Gate) -> None:
+    names = [f"alerts.{number}" for number in range(6)]
+    with opened() as station:
+        for name in names:
+            station.publish_many(name, list(range(60)))
+    station = opened()
+    station.engine.relayed.patience_s = 0.01
+    reading: list[int] = []
+    for name in names:
+        with pytest.raises(Busy):
+            station.engine.relayed.seen(name)
+        reading.append(AT_ONCE - station.engine.relayed._channels._room._value)
+    assert max(reading) == AT_ONCE
+    gate.open.set()
+    station.engine.relayed.patience_s = 20
+    for name in names:
+        assert station.engine.relayed.seen(name).count == 60
 
 
 def test_closing_ends_the_reading(opened: Opener, root: Path, gate: Gate) -> None:

@@ -46,6 +46,8 @@ def hub_process(net: Net, **hub: object) -> Iterator[tuple[Process, hg.Station]]
             wait_for(lambda: "all the same" in payloads(net.path("hub"), "alerts"))
             assert up(good, "hub") and good.links()[0].reconnects == 0
         assert process.end() == 0
+        assert len(process.complaints().splitlines()) <= 300, "a hundred lines a minute, and no stack traces"
+        assert "Traceback" not in process.complaints()
     finally:
         if process.child.poll() is None:
             process.kill()

@@ -310,10 +310,11 @@ class ArrivalsMachine(RuleBasedStateMachine):
         assert new <= self.ever
 
     @precondition(lambda self: self.hub)
-    @rule(data=st.data(), who=st.integers(0, 1))
-    def come_back(self, data: Any, who: int) -> None:
-        """Anything that ever was, own lines too."""
-        some = data.draw(st.lists(st.sampled_from(sorted(self.hub)), min_size=1, max_size=20))
+    @rule(numbers=st.lists(st.integers(0, 10_000), min_size=1, max_size=20), who=st.integers(0, 1))
+    def come_back(self, numbers: list[int], who: int) -> None:
+        """Anything that ever was, own lines too. Chosen by numbers: how many there are depends on who died when."""
+        known = sorted(self.hub)
+        some = [known[number % len(known)] for number in numbers]
         relayed(self._station(who)).arrive(CHANNEL, [self.hub[one] for one in some])
         self._look()
         assert set(some) <= self.ever

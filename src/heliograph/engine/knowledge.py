@@ -270,9 +270,7 @@ class Checkpoints:
             start = max(known.covered[number], limit.first)
             if start < limit.next:
                 self._scan(channel, number, known, start, limit.next, progress)
-        if (
-            self._mark(channel) != known.mark
-        ):  # somebody may have deleted what we did not read, and wrote it down before
+        if self._mark(channel) != known.mark:  # whoever deleted what we did not read wrote it down before
             known.absorb(self.load(channel, file))
 
     def _mark(self, channel: str) -> tuple[int, int]:

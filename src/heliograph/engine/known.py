@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine.knowledge import Checkpoints, Knowledge, Outdated
-from heliograph.engine.learning import Learner
+from heliograph.engine.learning import AT_ONCE, Learner
 from heliograph.errors import Busy, HeliographError, StorageError
 from heliograph.log.channel import ChannelFile
 from heliograph.log.locks import FileLock
@@ -53,6 +53,7 @@ class KnownChannels:
         self.checkpoints = Checkpoints(engine)
         self._token = f"process {os.getpid()} {os.urandom(8).hex()}"
         self._states: dict[str, _State] = {}
+        self._room = threading.Semaphore(AT_ONCE)
         self.patience_s: float | None = None
         """How long whoever asks waits while a long log is read; then Busy. None: until it is."""
 
@@ -105,7 +106,10 @@ class KnownChannels:
         known = self._before(channel, file, learner.known if learner is not None else state.known)
         lines, turn = self.checkpoints.unread(channel, known, file), learner.turn + 1 if learner is not None else 1
         if lines > limits.SEEN_LOCKED_LINES and turn <= _TURNS_MAX:
-            state.known, state.learner = None, Learner(self.checkpoints, channel, known, lines, turn)
+            state.known, state.learner = (
+                None,
+                Learner(self.checkpoints, channel, known, lines, turn=turn, room=self._room),
+            )
             return state.learner
         state.known = self._caught_up(channel, known)
         return None

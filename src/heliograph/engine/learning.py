@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Final
 
 from heliograph.engine.knowledge import Checkpoints, Knowledge
 from heliograph.errors import StationClosed
@@ -11,16 +12,28 @@ from heliograph.errors import StationClosed
 logger = logging.getLogger("heliograph.engine")
 
 
-class Learner:
-    """Reads in a thread until it is over. Then either ``error`` says why not, or ``known`` is what was learnt."""
+AT_ONCE: Final = 2
+"""How many logs are read at the same time, of however many channels."""
+_LOOK_S: Final = 0.2
 
-    def __init__(self, checkpoints: Checkpoints, channel: str, known: Knowledge, lines: int, turn: int) -> None:
+
+class Learner:
+    """Reads in a thread until it is over. Then either ``error`` says why not, or ``known`` is what was learnt.
+
+    ``room``: whoever has many of them lets few read at a time.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, channel: str, known: Knowledge, lines: int, *, turn: int,
+        room: threading.Semaphore,
+    ) -> None:  # fmt: skip
         self.known = known
         self.error: Exception | None = None
         self.turn = turn
         self._checkpoints = checkpoints
         self._channel = channel
         self._lines = lines
+        self._room = room
         self._read = 0
         self._stopped = False
         self._over = threading.Event()
@@ -28,9 +41,14 @@ class Learner:
         self._thread.start()
 
     def _run(self) -> None:
-        logger.info("channel '%s': %d lines are read, to know what it has seen", self._channel, self._lines)
         try:
-            self._checkpoints.catch_up(self._channel, self.known, self._progress)
+            while not self._room.acquire(timeout=_LOOK_S):
+                self._progress(0)
+            try:
+                logger.info("channel '%s': %d lines are read, to know what it has seen", self._channel, self._lines)
+                self._checkpoints.catch_up(self._channel, self.known, self._progress)
+            finally:
+                self._room.release()
         except Exception as error:  # noqa: BLE001 - raised where it is asked for
             self.error = error
         finally:

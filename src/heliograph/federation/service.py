@@ -192,10 +192,12 @@ class Federation:
             self._save()
 
     async def _begin(self, shared: Shared) -> None:
+        from heliograph.federation import sockets
         from heliograph.federation.hub import Hub
         from heliograph.federation.identity import Identity, software
         from heliograph.federation.link import Link
 
+        asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
         identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from ssl import SSLContext
+from types import TracebackType
 from typing import Any, Final
 
 import aiofastnet
@@ -29,6 +30,7 @@ BACKLOG: Final = 1024
 
 _NOT_SENT: Final = 0x894B  # SIOCOUTQNSD of Linux
 
+logger = logging.getLogger("heliograph.links")
 _quiet = logging.getLogger("heliograph.links.socket")
 _quiet.setLevel(logging.ERROR)
 
@@ -39,6 +41,18 @@ def queued(descriptor: int) -> int:
         return int.from_bytes(fcntl.ioctl(descriptor, _NOT_SENT, bytes(4)), sys.byteorder)
     except OSError:  # another system, or closed
         return 0
+
+
+def on_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody caught in the event loop. Handshakes that fail come here, too: those are audited elsewhere, and
+    whoever connects must not be able to fill the log.
+    """
+    error = context.get("exception")
+    if isinstance(error, OSError):
+        logger.debug("%s: %s", context.get("message"), error)
+        return
+    found = error if isinstance(getattr(error, "__traceback__", None), TracebackType) else None
+    logger.error("%s: %s", context.get("message"), error, exc_info=found)
 
 
 def split_address(text: str) -> tuple[str, int]:
