@@ -102,9 +102,9 @@ class Inlet:
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
         for (origin, partition), found in item.gaps:
-            if not rules.sending(origin):
+            if not rules.sending(origin) and origin != self._lives.origin():
                 for first, following in found:
-                    self._engine.relayed.gap(self._channel, origin, partition, first, following)
+                    self._engine.relayed.gap(self._channel, origin, partition, first, following, never=item.never)
 
 
 class _Stack:
