@@ -82,11 +82,17 @@ class IntervalSet:
         """What is in this set and not in the other. Of a large other one only a part is looked at, if that will do."""
         if not self._bounds:
             return IntervalSet()
-        return self._merged(other._between(self._bounds[0], self.end), lambda here, there: here and not there)
+        return self._merged(other.between(self._bounds[0], self.end), lambda here, there: here and not there)
 
-    def _between(self, first: int, following: int) -> IntervalSet:
-        """What is in, of ``first`` to ``following - 1``; found by bisection."""
+    def between(self, first: int, following: int) -> IntervalSet:
+        """What is in, of ``first`` to ``following - 1``; found by bisection.
+
+        >>> IntervalSet([(0, 3), (4, 9), (12, 15)]).between(2, 13)
+        IntervalSet([(2, 3), (4, 9), (12, 13)])
+        """
         bounds, result = self._bounds, IntervalSet()
+        if first >= following:
+            return result
         left, right = bisect_right(bounds, first), bisect_left(bounds, following)
         result._bounds = array("q", [first] * (left % 2)) + bounds[left:right] + array("q", [following] * (right % 2))
         return result

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import heliograph as hg
+from heliograph.federation.outlet import Beginning, Outlet
 from heliograph.station import links as states
 from tests.federation.stations import Net, audited, check_log, lines, payloads, up, wait_for
 
@@ -153,6 +155,38 @@ def test_a_client_publishes_and_subscribes_the_same_channel(net: Net) -> None:
         for name in ("hub", "ann", "bob"):
             wait_for(lambda name=name: len(check_log(net.path(name), "chat")) == 30)
     assert check_log(net.path("ann"), "chat") == check_log(net.path("bob"), "chat")
+
+
+def test_what_both_sides_publish_is_not_sent_again_with_every_connection(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sequences of a station are its offsets; those that hold messages of others are lacking nowhere."""
+    net.station("hub", peers=[{"name": "ann", "publish": ["chat"], "subscribe": ["chat"]}])
+    net.station("ann", links=[{"hub": "hub", "publish": ["chat"], "subscribe": ["chat"]}])
+    begun: list[Beginning] = []
+    begin = Outlet.begin
+
+    def spy(*arguments: Any) -> Beginning:
+        begun.append(begin(*arguments))
+        return begun[-1]
+
+    monkeypatch.setattr(Outlet, "begin", spy)
+    with net.open("hub") as hub:
+        with net.open("ann") as ann:
+            for number in range(10):
+                ann.publish("chat", f"ann {number}")
+                wait_for(lambda number=number: len(lines(net.path("hub"), "chat")) == 2 * number + 1)
+                hub.publish("chat", f"hub {number}")
+                wait_for(lambda number=number: len(lines(net.path("ann"), "chat")) == 2 * number + 2)
+            wait_for(lambda: ann.links()[0].lag_messages == hub.links()[0].lag_messages == 0)
+        for told in (True, False):
+            begun.clear()
+            with net.open("ann") as ann:
+                wait_for(lambda: len(begun) == 2)
+                assert all(one.starts == one.ends for one in begun), "nothing is sent once more"
+                assert any(len(one.never) for one in begun) == told, "and what is known is not told again"
+                wait_for(lambda: ann.engine.relayed.seen("chat") == hub.engine.relayed.seen("chat"))
+    assert len(check_log(net.path("hub"), "chat")) == len(check_log(net.path("ann"), "chat")) == 20
 
 
 def test_a_station_works_while_its_hub_is_down_and_catches_up(net: Net) -> None:

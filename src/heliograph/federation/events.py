@@ -96,6 +96,8 @@ class Gapped(Event, frozen=True, kw_only=True):
     channel: str
     gaps: SeenSet
     reason: str
+    never: bool
+    """There are no such messages, anywhere."""
 
 
 class Ended(Event, frozen=True, kw_only=True):

@@ -151,6 +151,8 @@ class Gap(Header, frozen=True, kw_only=True):
     stream: Number
     gaps: Intervals
     reason: Text = ""
+    never: bool = False
+    """They were given to no message: as good as seen."""
 
 
 class Park(Header, frozen=True, kw_only=True):

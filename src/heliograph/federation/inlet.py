@@ -94,10 +94,11 @@ class Inlet:
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
-        allowed = SeenSet({key: found for key, found in item.gaps if not rules.sending(key[0])})
-        if len(allowed):
+        own = self._lives.origin()
+        believed = SeenSet({key: found for key, found in item.gaps if key[0] != own and not rules.sending(key[0])})
+        if len(believed):
             with within_bounds():
-                self._engine.relayed.gap(self._channel, allowed)
+                self._engine.relayed.gap(self._channel, believed, never=item.never)
 
 
 class _Stack:

@@ -125,6 +125,7 @@ class Sender:
         sending = self._sending
         sending.begin(event.stream, begun.starts)
         sending.gap(event.stream, begun.gaps, "gone, or not for you")
+        sending.gap(event.stream, begun.never, "no messages", never=True)
         lag = self._lags[event.channel] = Lag(begun.starts)
         for partition, end in begun.ends.items():
             lag.news(partition, end, self._loop.time())

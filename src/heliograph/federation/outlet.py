@@ -22,6 +22,7 @@ from heliograph.federation.lives import Lives
 from heliograph.federation.peerfile import Memory
 from heliograph.federation.resume import Ends, plan
 from heliograph.federation.sending import Read
+from heliograph.federation.shelf import Shelf
 from heliograph.log.cursor import Chunk, LogCursor
 from heliograph.seen import SeenSet
 
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class Beginning(NamedTuple):
-    """Where a stream begins, what the other side will never get, and where the partitions end now."""
+    """Where a stream begins, what the other side will never get, or nobody, and where the partitions end now."""
 
     starts: dict[int, int]
     gaps: SeenSet
+    never: SeenSet
     ends: dict[int, int]
 
 
@@ -153,10 +155,13 @@ class Outlet:
         positions = {
             number: min(memory.positions.get(number, 0), limit.next) for number, limit in limits.items()
         }  # a repaired or restored log may end earlier
+        own, have = f"{engine.name}.{incarnation}", engine.relayed.seen(self.channel)
+        covered = resumed.seen.union(memory.spared)
+        never = self._never(own, have.difference(covered), positions)
         made = plan(
-            own=f"{engine.name}.{incarnation}",
-            have=engine.relayed.seen(self.channel),
-            covered=resumed.seen.union(memory.spared),
+            own=own,
+            have=have,
+            covered=covered.union(never),
             positions=positions,
             firsts={number: limit.first for number, limit in limits.items()},
             locate=lambda wanted: self._locate(wanted, positions),
@@ -164,7 +169,7 @@ class Outlet:
         )
         if engine.incarnation(self.channel) != incarnation:
             raise Renewed
-        self._origin = f"{engine.name}.{incarnation}"
+        self._origin = own
         self._echo = resumed.origin.encode()
         self._relays, self._verdicts = relays, {}
         memory.incarnation = incarnation
@@ -172,7 +177,12 @@ class Outlet:
         memory.positions = {number: min(start, limits[number].next) for number, start in made.starts.items()}
         self._unsaved = True
         ends = {number: limit.next for number, limit in limits.items()}
-        return Beginning(dict(memory.positions), made.gone.union(memory.spared), ends)
+        return Beginning(dict(memory.positions), made.gone.union(memory.spared), never, ends)
+
+    def _never(self, own: str, lacking: SeenSet, positions: dict[int, int]) -> SeenSet:
+        """Of what was acknowledged and is lacking all the same: sequences whose offsets hold lines of others."""
+        before = {(own, number): lacking.of(own, number).between(0, end) for number, end in positions.items()}
+        return Shelf(self._station, self.channel).never(SeenSet(before))
 
     def _locate(self, wanted: SeenSet, positions: dict[int, int]) -> tuple[dict[int, int], SeenSet]:
         """Where messages of other origins are; nearly always behind what was acknowledged, so there first."""

@@ -216,7 +216,9 @@ class Receiving:
             gaps = SeenSet.from_json(said.gaps)
         except ValueError as error:
             raise ProtocolError(f"the GAP of stream {said.stream} is not valid: {error}") from None
-        return [Gapped(stream=said.stream, channel=found.channel, gaps=gaps, reason=said.reason)]
+        return [
+            Gapped(stream=said.stream, channel=found.channel, gaps=gaps, reason=said.reason, never=said.never)
+        ]  # fmt: skip
 
     def on_shut(self, said: frames.Shut) -> list[Event]:
         """The other side ends a stream."""

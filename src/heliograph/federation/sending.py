@@ -205,11 +205,12 @@ class Sending:
             else None
         )
 
-    def gap(self, stream: int, gaps: SeenSet, reason: str) -> None:
-        """Tell that some sequences will never come."""
+    def gap(self, stream: int, gaps: SeenSet, reason: str, *, never: bool = False) -> None:
+        """Tell that some sequences will never come. ``never``: because no message has them."""
         if stream in self._streams:
             for portion in portions(gaps):
-                self._say(frames.Gap(stream=stream, gaps=portion.to_json(), reason=reason[:LINK_TEXT_CHARS_MAX]), b"")
+                said = reason[:LINK_TEXT_CHARS_MAX]
+                self._say(frames.Gap(stream=stream, gaps=portion.to_json(), reason=said, never=never), b"")
 
     def shut(self, stream: int, reason: str) -> None:
         """End a stream, if it is there."""

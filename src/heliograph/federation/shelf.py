@@ -21,7 +21,7 @@ from heliograph.federation.rules import Rules
 from heliograph.limits import LINK_REASON_CHARS_MAX
 from heliograph.log.cursor import Chunk, LogCursor, LogCut
 from heliograph.log.lines import Home
-from heliograph.seen import SeenSet
+from heliograph.seen import SEQUENCE_MAX, SeenSet
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -100,6 +100,19 @@ class Shelf:
         if any(origin != own for (origin, _), _ in wanted):
             return [(number, 0) for number in range(count)]
         return [(number, next(iter(found))[0]) for (_, number), found in wanted if number < count]
+
+    def never(self, wanted: SeenSet) -> SeenSet:
+        """Which sequences were given to no message, as far as the log shows that."""
+        never = SeenSet()
+        life, places = "", list[tuple[int, int]]()
+        while len(wanted):
+            picked = self.pick(wanted, life, places, size=1, line_bytes_max=SEQUENCE_MAX, look=True)
+            never.update(picked.never)
+            if not picked.next:
+                break
+            wanted = wanted.difference(picked.never).difference(picked.found)
+            life, places = picked.incarnation, picked.next
+        return never
 
     # -- more of it -----------------------------------------------------------------------------------------------
 
