@@ -146,9 +146,9 @@ _TOLD: Final = {
     kind.__name__: kind
     for kind in (
         errors.AlreadyExists, errors.Busy, errors.ConfigError, errors.Damaged, errors.DiskFull, errors.Fenced,
-        errors.InvalidMessage, errors.InvalidName, errors.MessageTooLarge, errors.NotAllowed, errors.NotFound,
-        errors.OutcomeUnknown, errors.PayloadMismatch, errors.ProtocolError, errors.ReadOnly, errors.SchemaConflict,
-        errors.StorageError,
+        errors.InvalidMessage, errors.InvalidName, errors.LeaseLost, errors.MessageTooLarge,
+        errors.NotAllowed, errors.NotFound, errors.OutcomeUnknown, errors.PayloadMismatch, errors.ProtocolError,
+        errors.ReadOnly, errors.ReplyTimeout, errors.SchemaConflict, errors.StorageError, errors.SubscriptionBusy,
     )
 }  # fmt: skip
 

@@ -60,6 +60,9 @@ class Owner(Protocol):
     def called(self, conversation: Conversation, event: events.Called) -> None:
         """The other side asks for something."""
 
+    def replied(self, conversation: Conversation, event: events.Replied) -> None:
+        """The other side answers."""
+
 
 class Conversation(picows.WSListener):
     """One connection with one peer, from its first byte to its last."""
@@ -189,6 +192,8 @@ class Conversation(picows.WSListener):
                 self.alarm(event.channel, event.reason, ours=isinstance(event, events.Parked))
             case events.Called():
                 self._owner.called(self, event)
+            case events.Replied():
+                self._owner.replied(self, event)
             case events.Closed():
                 self.flush()
                 self._close(event)

@@ -6,7 +6,7 @@ Nothing is remembered between two requests: a client says itself how far it has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
@@ -46,24 +46,32 @@ class Counter:
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
-    def publish(self, ask: Publish, lines: bytes, rules: Rules) -> Published:
-        """Append events: all of them, or none. They are durable when it returns."""
+    def publish(
+        self, ask: Publish, lines: bytes, rules: Rules, added: Mapping[str, str] | None = None
+    ) -> Published:  # fmt: skip
+        """Append events: all of them, or none. They are durable when it returns. ``added``: headers of the hub's."""
         channel = check_ownable(ask.channel)
-        _insist(rules.publishing(channel))
-        events = self._accept(channel, lines, rules.peer)
+        insist(rules.publishing(channel))
+        events = self._accept(channel, lines, rules.peer, added)
         if ask.again_s is not None:
             there = self._look_for(channel, {event.id for event in events}, ask.again_s)
             if there.keys() >= {event.id for event in events}:
                 return Published(places=[there[event.id] for event in events], duplicate=True)
         return Published(places=self._append(channel, events))
 
-    def _accept(self, channel: str, lines: bytes, peer: str) -> list[Accepted]:
+    def publish_reply(self, channel: str, line: bytes, peer: str, added: Mapping[str, str], into: str) -> None:
+        """Append the answer to a request of a channel to a channel of replies."""
+        self._append(into, self._accept(channel, line, peer, added, into))
+
+    def _accept(
+        self, channel: str, lines: bytes, peer: str, added: Mapping[str, str] | None = None, into: str | None = None
+    ) -> list[Accepted]:
         given = lines.split(b"\n")
         if not 0 < len(given) <= BATCH_MESSAGES_MAX:
             raise InvalidMessage(f"{len(given)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         found = []
         for at, line in enumerate(given):
-            event = accept(line, channel, peer, self._station.payloads.decoder)
+            event = accept(line, channel, peer, self._station.payloads.decoder, added, into)
             if len(event.body) > self._body_bytes_max:
                 raise MessageTooLarge(
                     f"message {at} for '{channel}' has about {len(event.body) + TAIL_BYTES_MAX} bytes; the hub's "
@@ -119,7 +127,7 @@ class Counter:
     def find(self, ask: Find, rules: Rules) -> Found:
         """What a start and an end mean now."""
         channel, engine = check_name(ask.channel), self._engine
-        _insist(rules.subscribing(channel))
+        insist(rules.subscribing(channel))
         places = []
         for number in partitions_for(engine, channel, ask.partition, ask.start, ask.end):
             end = engine.bounds(channel, number).next
@@ -134,7 +142,7 @@ class Counter:
     def read(self, ask: Read, rules: Rules, bytes_max: int) -> tuple[Page, bytes] | None:
         """Lines, and what will not come; None if there is nothing yet."""
         channel = check_name(ask.channel)
-        _insist(rules.subscribing(channel))
+        insist(rules.subscribing(channel))
         try:
             count, incarnation = self._engine.partition_count(channel), self._engine.incarnation(channel)
         except NotFound:
@@ -238,6 +246,7 @@ def _numbered(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
     return iter(enumerate(chunk.data.split(b"\n")[:-1], chunk.first))
 
 
-def _insist(why_not: str) -> None:
+def insist(why_not: str) -> None:
+    """Refuse what is not allowed."""
     if why_not:
         raise NotAllowed(why_not)

@@ -11,11 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
-from heliograph.federation import asking
+from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
 from heliograph.federation.counter import Counter
-from heliograph.federation.events import Called
+from heliograph.federation.crew import Crew
+from heliograph.federation.events import Called, Replied
+from heliograph.federation.pulling import Pulling
+from heliograph.federation.questions import Questions
 
 if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
@@ -25,6 +30,11 @@ WAITING_BYTES_MAX: Final = 32 << 20
 WATCHED_MAX: Final = 256
 """Of how many channels one connection hears at once; of others within a second."""
 LOOK_S: Final = 1.0
+_ERRANDS: Final[dict[str, type[msgspec.Struct]]] = {
+    errands.WORK: errands.Work, errands.PULL: errands.Pull, errands.RECEIVE: errands.Receive,
+    errands.SETTLE: errands.Settle, errands.LEAVE: errands.Leave, errands.REQUEST: errands.Request,
+    errands.ANSWER: errands.Answer,
+}  # fmt: skip
 
 
 class Desk:
@@ -38,6 +48,9 @@ class Desk:
         self._waiting_bytes = 0
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
+        self._crew = Crew(line)
+        self._pulling = Pulling(line)
+        self._questions = Questions(line, counter)
 
     def asked(self, event: Called) -> None:
         """A request came."""
@@ -57,10 +70,16 @@ class Desk:
         for bell in self._bells.get(channel, ()):
             bell.set()
 
+    def replied(self, event: Replied) -> None:
+        """An answer came to what the hub asked."""
+        self._crew.line.replied(event)
+
     def close(self) -> None:
-        """Hear of nothing any more; in a thread."""
+        """Hear of nothing any more, and be no worker; in a thread."""
         for channel in self._watched:
             self._line.shared.news.unwatch(channel)
+        self._crew.close()
+        self._pulling.close()
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -89,7 +108,31 @@ class Desk:
             return await self._read(read)
         if event.name == CHANNELS:
             return asking.encode(await self._line.run(self._counter.channels, rules))
-        raise NotFound(f"there is no request {event.name!r} here")
+        return await self._errand(event)
+
+    async def _errand(self, event: Called) -> bytes:
+        """What workers, and those who ask and answer, want."""
+        kind = _ERRANDS.get(event.name)
+        if kind is None:
+            raise NotFound(f"there is no request {event.name!r} here")
+        ask, lines = asking.decode(event.body, kind)
+        match ask:
+            case errands.Work():
+                return asking.encode(await self._crew.join(ask))
+            case errands.Pull():
+                return asking.encode(await self._pulling.join(ask))
+            case errands.Receive():
+                return asking.encode(*await self._pulling.receive(ask))
+            case errands.Settle():
+                await self._pulling.settle(ask)
+            case errands.Leave():
+                if not await self._pulling.leave(ask.number):
+                    await self._crew.leave(ask)
+            case errands.Request():
+                return asking.encode(*await self._questions.ask(ask, lines))
+            case errands.Answer():
+                return asking.encode(await self._questions.answer(ask, lines))
+        return asking.encode(errands.Nothing())
 
     async def _read(self, ask: asking.Read) -> bytes:
         until = self._loop.time() + min(ask.wait_s, WAIT_S)

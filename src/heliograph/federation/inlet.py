@@ -62,7 +62,7 @@ class Inlet:
             self._lives.doubted(theirs)
             relayed = self._engine.relayed
             return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
-        if not self._engine.config.storage.auto_create:
+        if not self._engine.makes(self._channel):
             self._engine.describe(self._channel)
         return Standing("", SeenSet(), {})
 

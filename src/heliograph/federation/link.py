@@ -18,7 +18,7 @@ from heliograph.config import Link as LinkRules
 from heliograph.federation import peerfile, sockets
 from heliograph.federation.backoff import failures_after, pause_s
 from heliograph.federation.conversation import Conversation
-from heliograph.federation.events import Called
+from heliograph.federation.events import Called, Replied
 from heliograph.federation.frames import Wanted
 from heliograph.federation.identity import Identity
 from heliograph.federation.quota import Quota
@@ -27,6 +27,7 @@ from heliograph.federation.showing import shown, since_now
 from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.names import REPLY_TO
 from heliograph.station.links import LinkInfo, LinkState
 
 logger = logging.getLogger("heliograph.links")
@@ -131,14 +132,20 @@ class Link:
         self._name = peer.name
         wants = self._wants()
         return Terms(
-            "hub", peer, self._identity.ours(self.rules.publish, wants), self._rules(), _UNLIMITED, self.rules.compress
+            "hub", peer, self._identity.ours(self._push(), wants), self._rules(), _UNLIMITED, self.rules.compress
         )
 
     def _wants(self) -> tuple[Wanted, ...]:
-        return tuple(Wanted(text, self.rules.start) for text in self.rules.subscribe)
+        wants = tuple(Wanted(text, self.rules.start) for text in self.rules.subscribe)
+        return (*wants, Wanted(REPLY_TO + self._engine.name, "first"))
+
+    def _push(self) -> tuple[str, ...]:
+        """What is configured, and what is replied here to the hub's requests."""
+        return (*self.rules.publish, REPLY_TO + self._name)
 
     def _rules(self) -> Rules:
-        return Rules(self._name, publish=self.rules.subscribe, relay=[EVERYTHING])
+        replies = REPLY_TO + self._engine.name
+        return Rules(self._name, publish=[*self.rules.subscribe, replies], relay=[EVERYTHING])
 
     async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
         """Whom we dialled may stay, unless it is ourselves."""
@@ -160,12 +167,15 @@ class Link:
         """A hub has nothing to ask for."""
         conversation.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
 
+    def replied(self, conversation: Conversation, event: Replied) -> None:
+        """Nothing is asked of a hub."""
+
     def reload(self, rules: LinkRules) -> None:
         """Other channels from now on."""
         self.rules = rules
         conversation = self.conversation
         if conversation is not None and conversation.established_at is not None:
-            conversation.allow(self._rules(), rules.publish, _UNLIMITED)
+            conversation.allow(self._rules(), self._push(), _UNLIMITED)
             conversation.want(self._wants())
 
     def look(self) -> None:

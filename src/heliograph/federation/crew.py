@@ -1,0 +1,270 @@
+"""The workers of a hub's groups and queues that are at the other end of one connection.
+
+Each is a worker of this station in every respect, but its handler: that one is asked over the connection. When the
+connection ends the worker leaves at once, and others have its partitions and messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from heliograph.delivery.far import FarHandler, Told
+from heliograph.delivery.queues.decisions import QueueSettings
+from heliograph.errors import AlreadyExists, Busy, HeliographError, MessageTooLarge, NotAllowed, NotFound, Reject
+from heliograph.federation import asking, errands
+from heliograph.federation.errands import Ended, Joined, Leave, Missing, Ran, Run, Work
+from heliograph.limits import LINK_SUBSCRIPTIONS_MAX, LINK_WORKERS_MAX
+from heliograph.message import Gap
+from heliograph.names import check_name, check_ownable
+from heliograph.station.answers import Answering
+
+if TYPE_CHECKING:
+    from heliograph.delivery import Subscription
+    from heliograph.delivery.queues import Queue
+    from heliograph.engine.files import FilesEngine
+    from heliograph.federation.conversation import Conversation
+    from heliograph.federation.events import Replied
+    from heliograph.message import Message
+
+logger = logging.getLogger("heliograph.links")
+GONE_S: Final = 0.05
+"""A pause for whoever finds nobody there: it is told to stop within that."""
+CLOSE_S: Final = 10.0
+NAMES_MAX: Final = 1_000
+"""A channel with so many subscriptions gets no more from clients: each keeps a place on the disk."""
+
+
+class Gone(Exception):
+    """The connection ended before an answer came."""
+
+
+class WorkerLost(Exception):
+    """The connection of a worker ended while it had the message."""
+
+
+class Line:
+    """Asks the other end of a connection, from any thread."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[int, Future[bytes]] = {}
+        conversation.spawn(self._end())
+
+    def ask(self, name: str, head: msgspec.Struct, lines: bytes = b"") -> Future[bytes]:
+        """What it answers; Gone if it is not there, or goes."""
+        answer: Future[bytes] = Future()
+        try:
+            self._loop.call_soon_threadsafe(self._send, name, asking.encode(head, lines), answer)
+        except RuntimeError:  # the loop is closed
+            answer.set_exception(Gone())
+        return answer
+
+    def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Have something done in the event loop."""
+        self._loop.call_soon_threadsafe(action, *arguments)
+
+    def _send(self, name: str, body: bytes, answer: Future[bytes]) -> None:
+        if self._conversation.over.is_set():
+            answer.set_exception(Gone())
+            return
+        try:
+            number = self._conversation.session.calls.call(name, body)
+        except HeliographError as error:
+            answer.set_exception(error)
+            return
+        self._asked[number] = answer
+        self._conversation.flush()
+
+    def replied(self, event: Replied) -> None:
+        """An answer came."""
+        answer = self._asked.pop(event.call, None)
+        if answer is None:
+            return
+        if event.error:
+            answer.set_exception(asking.error_of(event.error, event.message))
+        else:
+            answer.set_result(bytes(event.body))
+
+    async def _end(self) -> None:
+        await self._conversation.over.wait()
+        while self._asked:
+            self._asked.popitem()[1].set_exception(Gone())
+
+
+class _Elsewhere(FarHandler):
+    """The handler of one worker."""
+
+    def __init__(self, line: Line, work: Work, why_not: Callable[[], str], expel: Callable[[int, str], None]) -> None:
+        self._line = line
+        self._work = work
+        self._why_not = why_not
+        self._expel = expel
+
+    def deliver(self, messages: Sequence[Message]) -> Told:
+        """Let the client handle some messages."""
+        why = self._why_not()
+        if why:
+            self._line.call_soon(self._expel, self._work.number, why)
+            return self._nobody()
+        number, offsets = self._work.number, [message.offset for message in messages]
+        run = Run(number=number, partition=messages[0].partition, offsets=offsets)
+        try:
+            answer = self._line.ask(errands.RUN, run, b"".join([message.raw + b"\n" for message in messages]))
+            ran, _ = asking.decode(answer.result(), Ran)
+        except Gone:
+            if self._work.kind == "queue":  # which counts how often a message was handed out
+                return Told(0, WorkerLost("the connection of the worker ended while it had the message"))
+            return self._nobody()
+        except MessageTooLarge as error:
+            return Told(0, Reject(str(error)))
+        except HeliographError as error:  # it does not know the worker any more: it leaves
+            logger.info("worker %d of '%s' takes nothing: %s", number, self._work.name, error)
+            return self._nobody()
+        if ran.done >= len(messages):
+            return Told(len(messages))
+        return Told(ran.done, None if ran.error is None else errands.error_of(ran.error))
+
+    def _nobody(self) -> Told:
+        time.sleep(GONE_S)
+        return Told(0)
+
+    def tell(self, gap: Gap) -> None:
+        """Some messages will not come."""
+        missing = Missing(
+            number=self._work.number, partition=gap.partition, first=gap.first, next=gap.next, reason=gap.reason[:200]
+        )
+        self._line.ask(errands.GAP, missing).add_done_callback(_ignore)
+
+
+class _Answering(_Elsewhere, Answering):
+    """The handler of a worker that answers requests."""
+
+
+class _Member:
+    """A worker: what it may use at once, and its subscription once it has one."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.subscription: Subscription | None = None
+
+
+class Crew:
+    """All workers of one connection."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._station = conversation.shared.station
+        self.line = Line(conversation)
+        self._members: dict[int, _Member] = {}
+
+    async def join(self, ask: Work) -> Joined:
+        """One more worker."""
+        self._check(ask)
+        member = self._members[ask.number] = _Member(ask.concurrency)
+        try:
+            member.subscription = await self._conversation.run(self._subscribe, ask)
+        except BaseException:
+            self._members.pop(ask.number, None)
+            raise
+        if self._conversation.over.is_set() or self._members.get(ask.number) is not member:
+            close_aside(member.subscription)
+        return Joined(worker=member.subscription.worker or "")
+
+    def _check(self, ask: Work) -> None:
+        check_name(ask.channel)
+        check_name(ask.name, "subscription")
+        rules = self._conversation.storer.rules
+        why = rules.subscribing(ask.channel) or (rules.answering(ask.channel) if ask.answers else "")
+        if why:
+            raise NotAllowed(why)
+        if ask.number in self._members:
+            raise AlreadyExists(f"this connection has a worker {ask.number} already")
+        if len(self._members) >= LINK_SUBSCRIPTIONS_MAX:
+            raise Busy(f"a client has at most {LINK_SUBSCRIPTIONS_MAX} workers; connect once more for others")
+        if sum(member.concurrency for member in self._members.values()) + ask.concurrency > LINK_WORKERS_MAX:
+            raise Busy(f"a client handles at most {LINK_WORKERS_MAX} messages at once; connect once more for others")
+
+    def _subscribe(self, ask: Work) -> Subscription:
+        """In a thread: it touches the disk."""
+        check_room(self._station.engine, ask.channel, ask.name)
+        storer = self._conversation.storer
+
+        def why_not() -> str:
+            return storer.rules.subscribing(ask.channel)
+
+        handler: _Elsewhere
+        if ask.answers:
+            check_ownable(ask.channel)
+            handler = _Answering(self.line, ask, why_not, self._expel)
+            handler.answers = self._station.answers
+        else:
+            handler = _Elsewhere(self.line, ask, why_not, self._expel)
+        settings: dict[str, Any] = {}
+        if ask.kind == "queue":
+            settings = {field: getattr(ask, field) for field in QueueSettings.__struct_fields__}
+        return self._station.subscribe(
+            ask.channel, handler, name=ask.name, group=ask.kind == "group", queue=ask.kind == "queue", start=ask.start,
+            concurrency=ask.concurrency, retry=ask.retry, timeout_s=0.0, on_gap=handler.tell, **settings,
+        )  # fmt: skip
+
+    async def leave(self, ask: Leave) -> None:
+        """A worker leaves, after the messages at hand."""
+        member = self._members.pop(ask.number, None)
+        if member is None:
+            raise NotFound(f"this connection has no worker {ask.number}")
+        if member.subscription is not None:
+            await asyncio.wrap_future(close_aside(member.subscription))
+
+    def _expel(self, number: int, why: str) -> None:
+        """It may not work here any more."""
+        member = self._members.pop(number, None)
+        if member is not None:
+            ended = Ended(number=number, error="NotAllowed", message=why)
+            self.line.ask(errands.ENDED, ended).add_done_callback(_ignore)
+            if member.subscription is not None:
+                close_aside(member.subscription)
+
+    def close(self) -> None:
+        """All leave at once; in a thread, when the connection is over."""
+        closing = [close_aside(one.subscription) for one in self._members.values() if one.subscription is not None]
+        self._members.clear()
+        wait(closing, CLOSE_S)
+
+
+def check_room(engine: FilesEngine, channel: str, name: str) -> None:
+    """Refuse to make one subscription more where clients could have made too many."""
+    names = engine.positions.names(channel)
+    if len(names) >= NAMES_MAX and name not in names:
+        raise Busy(f"channel '{channel}' has {len(names)} subscriptions; forget some at the hub, or make it there")
+
+
+def close_aside(subscription: Subscription | Queue) -> Future[None]:
+    """Close something that may have to wait for a handler, in a thread of its own."""
+    closed: Future[None] = Future()
+
+    def close() -> None:
+        try:
+            subscription.close()
+        except HeliographError as error:
+            logger.warning("a worker of '%s' was not closed in order: %s", subscription.channel, error)
+        finally:
+            closed.set_result(None)
+
+    threading.Thread(target=close, name="heliograph-leaving", daemon=True).start()
+    return closed
+
+
+def _ignore(answer: Future[bytes]) -> None:
+    """It was told; whether it was heard is its own concern."""
+    with contextlib.suppress(Exception):
+        answer.result()
