@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -28,8 +28,9 @@ class Line(picows.WSListener):
 
     _transport: picows.WSTransport
 
-    def __init__(self, ours: Ours, tls: TlsFiles) -> None:
+    def __init__(self, ours: Ours, tls: TlsFiles, called: Callable[[Line, events.Called], None]) -> None:
         super().__init__()
+        self._called = called
         self._loop = asyncio.get_running_loop()
         self._ours = ours
         self._tls = tls
@@ -93,7 +94,7 @@ class Line(picows.WSListener):
                 case events.Replied():
                     self._answer(event)
                 case events.Called():
-                    self._session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
+                    self._called(self, event)
                 case events.Closed():
                     self._flush()
                     self._end(event)
@@ -160,6 +161,18 @@ class Line(picows.WSListener):
         self._answers[number] = answer
         self._flush()
         return asking.decode(await answer, kind)
+
+    def reply(self, call: int, head: msgspec.Struct) -> None:
+        """Answer what the hub asked, if it is still there."""
+        if self.working and self._session is not None:
+            self._session.calls.reply(call, asking.encode(head))
+            self._flush()
+
+    def fail(self, call: int, error: HeliographError) -> None:
+        """Answer what the hub asked with an error."""
+        if self.working and self._session is not None:
+            self._session.calls.fail(call, asking.name_of(error), str(error))
+            self._flush()
 
     def bye(self) -> None:
         """End in order."""
