@@ -140,8 +140,8 @@ class Link:
         return (*wants, Wanted(REPLY_TO + self._engine.name, "first"))
 
     def _push(self) -> tuple[str, ...]:
-        """What is configured, and what is replied here to the hub's requests."""
-        return (*self.rules.publish, REPLY_TO + self._name)
+        """What is configured, and what is replied here to requests of other stations."""
+        return (*self.rules.publish, REPLY_TO + EVERYTHING)
 
     def _rules(self) -> Rules:
         replies = REPLY_TO + self._engine.name

@@ -30,14 +30,17 @@ class Names:
     (True, True, False)
     """
 
-    __slots__ = ("_names", "_patterns", "texts")
+    __slots__ = ("_names", "_patterns", "_without", "texts")
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
+    def __init__(self, texts: Iterable[str] = (), without: Collection[str] = ()) -> None:
+        self._without = without
         self.texts: Sequence[str] = tuple(texts)
         self._names = frozenset(check_name(text) for text in self.texts if not is_pattern(text))
         self._patterns = [Pattern(text) for text in self.texts if is_pattern(text)]
 
     def __contains__(self, name: str) -> bool:
+        if name in self._without:
+            return False
         return name in self._names or any(pattern.matches(name) for pattern in self._patterns)
 
     def touches(self, text: str) -> bool:

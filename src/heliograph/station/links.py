@@ -161,8 +161,9 @@ def why_away(engine: FilesEngine, channel: str) -> str:
     publish = {link.hub: link.publish for link in config.links}
     subscribe = {peer.name: peer.subscribe for peer in config.hub.peers}
     for link in load(engine.root, engine.disk):
+        known = link.kind == "hub" or (engine.root / DIRECTORY / link.kind / link.name).is_dir()  # was here before
         wanted = publish.get(link.address, ()) if link.kind == "hub" else subscribe.get(link.name, ())
-        if link.kind != "client" and link.state != "up" and any(_means(text, channel) for text in wanted):
+        if known and link.state != "up" and any(_means(text, channel) for text in wanted):
             why = f": {link.error}" if link.error else ""
             away.append(f"the link {'to' if link.kind == 'hub' else 'from'} {link.name or link.address} is down{why}")
     return "; ".join(away[:_TOLD_MAX])
