@@ -21,7 +21,7 @@ from heliograph.client.worker import AwaitingWorker, Workers
 from heliograph.delivery.invoke import check_handler
 from heliograph.delivery.retry import Retry
 from heliograph.errors import InvalidMessage
-from heliograph.federation.asking import CHANNELS, Channels
+from heliograph.federation.asking import CHANNELS, Channels, Which
 from heliograph.message import Draft, HeaderValue, Message, Receipt
 from heliograph.names import check_name
 from heliograph.patterns import is_pattern
@@ -156,7 +156,7 @@ class AsyncClient:
         async def open_one(name: str, later: bool) -> Pages | Merged:
             return await self.pages(name, "first" if later else start, None, None, follow=True, on_gap=on_gap)
 
-        many = Many(channel, self.channels, open_one)
+        many = Many(channel, self._matching, open_one)
         await many.begin()
         return many
 
@@ -209,7 +209,10 @@ class AsyncClient:
 
     async def channels(self) -> list[str]:
         """The names of the hub's channels that this client may read."""
-        found: Channels = (await self._asker.ask(CHANNELS, Channels(names=[]), Channels))[0]
+        return await self._matching("")
+
+    async def _matching(self, pattern: str) -> list[str]:
+        found: Channels = (await self._asker.ask(CHANNELS, Which(pattern=pattern), Channels))[0]
         return found.names
 
     async def close(self) -> None:

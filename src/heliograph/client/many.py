@@ -26,8 +26,8 @@ OpenPages = Callable[[str, bool], Awaitable[Pages | Merged]]
 class Many:
     """Some channels, as they come."""
 
-    def __init__(self, pattern: str, channels: Callable[[], Awaitable[list[str]]], open_pages: OpenPages) -> None:
-        self._pattern = Pattern(pattern)
+    def __init__(self, pattern: str, channels: Callable[[str], Awaitable[list[str]]], open_pages: OpenPages) -> None:
+        self._pattern = Pattern(pattern).text
         self._channels = channels
         self._open = open_pages
         self._pages: dict[str, Pages | Merged] = {}
@@ -40,10 +40,10 @@ class Many:
         await self._look(later=False)
 
     async def _look(self, *, later: bool) -> None:
-        names = [name for name in await self._channels() if self._pattern.matches(name)]
+        names = await self._channels(self._pattern)
         if len(names) > CHANNELS_MAX:
             raise Busy(
-                f"'{self._pattern.text}' means {len(names)} channels; a client reads at most {CHANNELS_MAX} at once. "
+                f"'{self._pattern}' means {len(names)} channels; a client reads at most {CHANNELS_MAX} at once. "
                 "Say it more narrowly, or use a station with a link"
             )
         for name in names:

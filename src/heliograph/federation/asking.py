@@ -110,6 +110,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where to go on, of partitions where that changed."""
 
 
+class Which(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Channels that a pattern means; all without one."""
+
+    pattern: str = ""
+
+
 class Channels(msgspec.Struct, frozen=True, kw_only=True):
     """The channels that the client may read."""
 

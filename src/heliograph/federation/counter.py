@@ -15,7 +15,7 @@ from heliograph.engine.port import Position
 from heliograph.errors import InvalidMessage, MessageTooLarge, NotAllowed, NotFound
 from heliograph.federation import portions
 from heliograph.federation.accepting import Accepted, accept
-from heliograph.federation.asking import Channels, Find, Found, Lack, Page, Place, Publish, Published, Read, Run
+from heliograph.federation.asking import Channels, Find, Found, Lack, Page, Place, Publish, Published, Read, Run, Which
 from heliograph.federation.rules import Rules
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from heliograph.log.commit import Ticket
@@ -24,6 +24,7 @@ from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.seek import appended_since
 from heliograph.message import Draft
 from heliograph.names import check_name, check_ownable
+from heliograph.patterns import Pattern
 from heliograph.station.starts import partitions_for, resolve
 
 if TYPE_CHECKING:
@@ -135,9 +136,14 @@ class Counter:
             places.append((number, resolve(engine, channel, ask.start, number), end))
         return Found(incarnation=engine.incarnation(channel), places=places)
 
-    def channels(self, rules: Rules) -> Channels:
+    def channels(self, ask: Which, rules: Rules) -> Channels:
         """Those that a client may read."""
-        return Channels(names=[name for name in self._engine.channel_names() if not rules.subscribing(name)])
+        names = self._engine.channel_names()
+        if ask.pattern:
+            pattern = Pattern(ask.pattern)
+            insist(rules.subscribing(ask.pattern))
+            names = [name for name in names if pattern.matches(name)]
+        return Channels(names=[name for name in names if not rules.subscribing(name)])
 
     def read(self, ask: Read, rules: Rules, bytes_max: int) -> tuple[Page, bytes] | None:
         """Lines, and what will not come; None if there is nothing yet."""

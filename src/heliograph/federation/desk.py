@@ -107,7 +107,8 @@ class Desk:
             read, _ = asking.decode(event.body, asking.Read)
             return await self._read(read)
         if event.name == CHANNELS:
-            return asking.encode(await self._line.run(self._counter.channels, rules))
+            which, _ = asking.decode(event.body, asking.Which)
+            return asking.encode(await self._line.run(self._counter.channels, which, rules))
         return await self._errand(event)
 
     async def _errand(self, event: Called) -> bytes:
