@@ -63,9 +63,7 @@ def positions(station: hg.Station, name: str = "pager") -> int:
                for partition in group.partitions)  # fmt: skip
 
 
-def test_two_clients_and_a_worker_of_the_hub_share_a_group(
-    wide: Hub, workers: Callable[..., WorkerProcess]
-) -> None:
+def test_two_clients_and_a_worker_of_the_hub_share_a_group(wide: Hub, workers: Callable[..., WorkerProcess]) -> None:
     with wide.open("hub") as station:
         here: list[tuple[str, int, int, Any]] = []
         own = station.subscribe(
@@ -361,16 +359,18 @@ def test_closing_waits_for_the_message_at_hand_and_a_handler_may_close_its_own(h
 
 async def _collect(hub: Hub, station: hg.Station) -> list[Any]:
     got: list[Any] = []
+    over = asyncio.Event()
 
     async def handle(message: hg.Message) -> None:
         await asyncio.sleep(0)
         got.append(message.data)
+        if len(got) == 300:
+            over.set()
 
     async with hg.connect_async(hub.url, tls=hub.tls()) as client:
         worker = await client.subscribe("alerts", handle, name="pager", group=True, start="first", concurrency=3)
         await asyncio.to_thread(station.publish_many, "alerts", keyed(range(300)))
-        while len(got) < 300:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(over.wait(), 30)
         assert worker.live
         await worker.close()
         assert not worker.live

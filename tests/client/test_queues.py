@@ -176,20 +176,22 @@ def test_a_message_that_kills_its_workers_ends_among_the_dead_letters(hub: Hub, 
 
 def test_a_receive_that_is_cancelled_leases_nothing(hub: Hub) -> None:
     async def main(station: hg.Station) -> None:
-        async with hg.connect_async(hub.url, tls=hub.tls()) as client:
-            async with await client.queue("alerts", "jobs", visibility_s=3600) as queue:
-                waiting = asyncio.create_task(queue.receive(10, wait_s=30))
-                await asyncio.sleep(0.2)
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
-                await asyncio.to_thread(station.publish, "alerts", "x")
-                (job,) = await queue.receive(10, wait_s=30)
-                assert (job.message.data, job.deliveries) == ("x", 1)
-                await job.extend()
-                await job.nack(0.01)
-                (job,) = await queue.receive(10, wait_s=30)
-                await job.ack()
-                assert await queue.receive() == []
+        async with (
+            hg.connect_async(hub.url, tls=hub.tls()) as client,
+            await client.queue("alerts", "jobs", visibility_s=3600) as queue,
+        ):
+            waiting = asyncio.create_task(queue.receive(10, wait_s=30))
+            await asyncio.sleep(0.2)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.to_thread(station.publish, "alerts", "x")
+            (job,) = await queue.receive(10, wait_s=30)
+            assert (job.message.data, job.deliveries) == ("x", 1)
+            await job.extend()
+            await job.nack(0.01)
+            (job,) = await queue.receive(10, wait_s=30)
+            await job.ack()
+            assert await queue.receive() == []
 
     with hub.open("hub") as station:
         asyncio.run(main(station))

@@ -248,8 +248,8 @@ def error_of(failure: Failure) -> Exception:
 @functools.lru_cache(256)
 def _named(module: str, name: str) -> type[Exception]:
     """An error that looks like the one that was raised elsewhere."""
-    kind = type(name.rpartition(".")[2].replace("\0", ""), (_Elsewhere,), {"__module__": module})
-    kind.__qualname__ = name
+    kind = type(name.rpartition(".")[2].replace("\0", "") or "Exception", (_Elsewhere,), {"__module__": module})
+    kind.__qualname__ = name or "Exception"
     return kind
 
 

@@ -49,6 +49,7 @@ class Identity:
         hub = self._config.hub
         return Ours(
             name=self._name, station=self._station, instance=self._instance, software=self._software, push=push,
-            keep=(REPLY_TO + self._name,), wants=wants, heartbeat_s=hub.heartbeat_s, window_bytes=hub.window_bytes, budget_bytes=hub.budget_bytes,
+            keep=(REPLY_TO + self._name,), wants=wants,
+            heartbeat_s=hub.heartbeat_s, window_bytes=hub.window_bytes, budget_bytes=hub.budget_bytes,
             frame_bytes=self.frame_bytes,
         )  # fmt: skip

@@ -91,8 +91,12 @@ class Rules:
 
     def publishing(self, channel: str) -> str:
         """Why the peer may not send this channel."""
-        if channel.startswith(REPLY_TO) and self.reply.texts and channel.removeprefix(REPLY_TO) in self._askers:
-            return ""
+        if (
+            channel.removeprefix(REPLY_TO) in self._askers
+            and channel.startswith(REPLY_TO)
+            and channel not in self.publish
+        ):
+            return "" if self.reply.texts else f"{self.peer} is not allowed to reply to anything: say what in 'reply'"
         return self._why_not(self.publish, channel, "publish")
 
     def answering(self, channel: str) -> str:
