@@ -222,6 +222,21 @@ def test_the_same_for_asyncio_and_many_at_once(shop: Hub) -> None:
         asyncio.run(main())
 
 
+def test_subscriptions_that_wait_do_not_hold_up_publishing(shop: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASKED_MAX", "WAITING_MAX"):
+        monkeypatch.setattr(f"heliograph.client.asker.{name}", 4)
+    shop.station("hub", peers=[{**ASKER, "subscribe": ["prices"]}])
+    with shop.open("hub"), shop.connect("asker") as client:
+        client.publish("prices", "first")
+        for _ in range(4):
+            client.subscribe("prices", print)
+        client.queue("prices", "jobs")
+        publishing = threading.Thread(target=lambda: client.publish("prices", "second"))
+        publishing.start()
+        publishing.join(10)
+        assert not publishing.is_alive()
+
+
 def test_requests_that_wait_do_not_hold_up_publishing(shop: Hub) -> None:
     shop.station("hub", peers=[ASKER])
     with shop.open("hub"), shop.connect("asker") as client:

@@ -12,13 +12,12 @@ from heliograph.client.line import Line, Lost
 from heliograph.errors import HeliographError, MessageTooLarge, OutcomeUnknown, ReplyTimeout, Unreachable
 from heliograph.federation.asking import PUBLISH, READ, WAIT_S, Publish, Published
 from heliograph.federation.errands import RECEIVE, REQUEST, Replied, Request
-from heliograph.limits import LINK_CALLS_MAX
 from heliograph.message import Receipt
 
-ASKED_MAX: Final = LINK_CALLS_MAX // 2
+ASKED_MAX: Final = 80
 """How many requests wait for their answers at once; others wait for their turn."""
-WAITING_MAX: Final = LINK_CALLS_MAX // 3
-"""How many of those that may wait for long: they do not hold up the others."""
+WAITING_MAX: Final = 160
+"""How many of those that may wait for long: they do not hold up the others. Of all there are less than 256."""
 _LONG: Final = {READ, RECEIVE, REQUEST}
 REPLY_GRACE_S: Final = 2.0
 """How much longer than a reply is waited for the hub's word that none came: it knows more of why."""

@@ -14,7 +14,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -43,11 +43,14 @@ from heliograph.message import Gap, Message, PayloadDecoder, decode_line, decode
 logger = logging.getLogger("heliograph.client")
 CLOSE_S: Final = 10.0
 """How long a handler has time to return when its worker is closed."""
+JOINING_MAX: Final = 8
+"""How many workers join or leave at once: they leave room for other requests."""
 AGAIN_S: Final = 0.5
 """How soon a worker that could not join again tries once more."""
 _FINAL = (NotAllowed, NotFound, InvalidName, ConfigError, AlreadyExists, ProtocolError)
 """What does not go away by trying again."""
 
+_T = TypeVar("_T", bound=msgspec.Struct)
 Decoder = Callable[[], PayloadDecoder | None]
 Going = Callable[[int], bool]
 """Whether to begin another message after so many."""
@@ -91,7 +94,7 @@ class Worker(AsyncClientSubscription):
         self._staying = loop.create_task(self._stay())
 
     async def _join(self, line: Line) -> None:
-        joined, _ = await line.ask(errands.WORK, self._ask, Joined)
+        joined, _ = await self._workers.ask(line, errands.WORK, self._ask, Joined)
         self._line, self.worker = line, joined.worker
 
     async def _stay(self) -> None:
@@ -145,7 +148,7 @@ class Worker(AsyncClientSubscription):
         self.stopping = True
         line, inside = self._line, asyncio.current_task() in self.running
         if line is not None and line.working:
-            leaving = line.ask(errands.LEAVE, Leave(number=self._ask.number), Nothing)
+            leaving = self._workers.ask(line, errands.LEAVE, Leave(number=self._ask.number), Nothing)
             if inside:  # its own handler must not wait for itself
                 self._workers.beside(leaving)
             else:
@@ -233,11 +236,17 @@ class Workers:
         self.known: dict[int, Worker] = {}
         self.keeper: Keeper
         self._numbers = itertools.count(1)
+        self._turns = asyncio.Semaphore(JOINING_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def number(self) -> int:
         """Another one."""
         return next(self._numbers)
+
+    async def ask(self, line: Line, name: str, head: msgspec.Struct, kind: type[_T]) -> tuple[_T, bytes]:
+        """Ask the hub over one connection, and no other."""
+        async with self._turns:
+            return await line.ask(name, head, kind)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something that nobody waits for."""

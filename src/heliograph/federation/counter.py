@@ -6,7 +6,7 @@ Nothing is remembered between two requests: a client says itself how far it has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
@@ -25,6 +25,7 @@ from heliograph.log.seek import appended_since
 from heliograph.message import Draft
 from heliograph.names import check_name, check_ownable
 from heliograph.patterns import Pattern
+from heliograph.station.partitioning import Places
 from heliograph.station.starts import partitions_for, resolve
 
 if TYPE_CHECKING:
@@ -51,18 +52,24 @@ class Counter:
         self, ask: Publish, lines: bytes, rules: Rules, added: Mapping[str, str] | None = None
     ) -> Published:  # fmt: skip
         """Append events: all of them, or none. They are durable when it returns. ``added``: headers of the hub's."""
-        channel = check_ownable(ask.channel)
-        insist(rules.publishing(channel))
-        events = self._accept(channel, lines, rules.peer, added)
+        channel, events = ask.channel, self.check(ask, lines, rules, added)
         if ask.again_s is not None:
             there = self._look_for(channel, {event.id for event in events}, ask.again_s)
             if there.keys() >= {event.id for event in events}:
                 return Published(places=[there[event.id] for event in events], duplicate=True)
-        return Published(places=self._append(channel, events))
+        return Published(places=self.append(channel, events))
+
+    def check(
+        self, ask: Publish, lines: bytes, rules: Rules, added: Mapping[str, str] | None = None
+    ) -> list[Accepted]:  # fmt: skip
+        """The events of a request, if they are allowed and are some."""
+        channel = check_ownable(ask.channel)
+        insist(rules.publishing(channel))
+        return self._accept(channel, lines, rules.peer, added)
 
     def publish_reply(self, channel: str, line: bytes, peer: str, added: Mapping[str, str], into: str) -> None:
         """Append the answer to a request of a channel to a channel of replies."""
-        self._append(into, self._accept(channel, line, peer, added, into))
+        self.append(into, self._accept(channel, line, peer, added, into))
 
     def _accept(
         self, channel: str, lines: bytes, peer: str, added: Mapping[str, str] | None = None, into: str | None = None
@@ -83,14 +90,25 @@ class Counter:
             raise MessageTooLarge(f"at most {BATCH_BYTES_MAX} bytes fit one atomic append")
         return found
 
-    def _append(self, channel: str, events: list[Accepted]) -> list[tuple[int, int]]:
-        publisher = self._station.publisher
+    def ticket(self, events: list[Accepted], callback: Callable[[list[Ticket]], None] | None = None) -> Ticket:
+        """Some events, ready to be appended to one partition."""
         bodies = [event.body for event in events]
-        ticket = Ticket(bodies, list(map(_crc, bodies)), self._engine.clock.time_ns() // 1000, atomic=len(bodies) > 1)
+        ticket = Ticket(
+            bodies, list(map(_crc, bodies)), self._engine.clock.time_ns() // 1000, atomic=len(bodies) > 1,
+            callback=callback,
+        )  # fmt: skip
         ticket.min_us = min(event.time_us for event in events)
         ticket.max_us = max(event.time_us for event in events)
+        return ticket
+
+    def places(self, channel: str, events: list[Accepted]) -> Places:
+        """Which partitions they go to."""
         keys = [Draft(key=event.key) for event in events]
-        places = publisher.partitioner.choose_many(channel, keys, None)
+        return self._station.publisher.partitioner.choose_many(channel, keys, None)
+
+    def append(self, channel: str, events: list[Accepted]) -> list[tuple[int, int]]:
+        """Append events, all of them or none; where each is. They are durable when it returns."""
+        publisher, ticket, places = self._station.publisher, self.ticket(events), self.places(channel, events)
         if len(places) > 1:
             receipts = publisher.append_over(channel, places, ticket, [event.id for event in events])
             return [(receipt.partition, receipt.offset) for receipt in receipts]

@@ -21,6 +21,7 @@ from heliograph.federation.crew import Crew
 from heliograph.federation.events import Called, Replied
 from heliograph.federation.pulling import Pulling
 from heliograph.federation.questions import Questions
+from heliograph.federation.together import Outcome, Together
 
 if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
@@ -30,6 +31,8 @@ WAITING_BYTES_MAX: Final = 32 << 20
 WATCHED_MAX: Final = 256
 """Of how many channels one connection hears at once; of others within a second."""
 LOOK_S: Final = 1.0
+TOGETHER_BYTES_MAX: Final = 4 << 20
+"""How much is published at once, unless a single request is larger."""
 _ERRANDS: Final[dict[str, type[msgspec.Struct]]] = {
     errands.WORK: errands.Work, errands.PULL: errands.Pull, errands.RECEIVE: errands.Receive,
     errands.SETTLE: errands.Settle, errands.LEAVE: errands.Leave, errands.REQUEST: errands.Request,
@@ -45,6 +48,8 @@ class Desk:
         self._counter = counter
         self._loop = asyncio.get_running_loop()
         self._publishing: deque[Called] = deque()
+        self._busy = False
+        self._together = Together(line.shared.station, counter)
         self._waiting_bytes = 0
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
@@ -60,7 +65,8 @@ class Desk:
                 return
             self._publishing.append(event)
             self._waiting_bytes += len(event.body)
-            if len(self._publishing) == 1:
+            if not self._busy:
+                self._busy = True
                 self._line.spawn(self._publish_all())
         else:
             self._line.spawn(self._answer(event.call, self._other(event)))
@@ -84,19 +90,35 @@ class Desk:
     # -- answers --------------------------------------------------------------------------------------------------
 
     async def _publish_all(self) -> None:
+        """Whatever waits is stored together, and answered together."""
         while self._publishing and not self._line.over.is_set():
-            event = self._publishing[0]
-            await self._answer(event.call, self._publish(event))
-            self._publishing.popleft()
-            self._waiting_bytes -= len(event.body)
+            calls, asked = self._next()
+            outcomes = await self._line.run(self._together.publish, asked, self._line.storer.rules)
+            count = sum(len(one.places) for one in outcomes if isinstance(one, asking.Published))
+            size = sum(len(lines) for _, lines in asked)
+            pause = self._line.storer.quota.take(self._loop.time(), count, size)
+            if pause > 0:
+                await self._line.pause(pause)
+            for call, outcome in zip(calls, outcomes, strict=True):
+                await self._answer(call, _come(outcome))
+        self._busy = False
 
-    async def _publish(self, event: Called) -> bytes:
-        ask, lines = asking.decode(event.body, asking.Publish)
-        published = await self._line.run(self._counter.publish, ask, lines, self._line.storer.rules)
-        pause = self._line.storer.quota.take(self._loop.time(), len(published.places), len(lines))
-        if pause > 0:
-            await self._line.pause(pause)
-        return asking.encode(published)
+    def _next(self) -> tuple[list[int], list[tuple[asking.Publish, bytes]]]:
+        """The requests that are carried out together."""
+        calls: list[int] = []
+        asked: list[tuple[asking.Publish, bytes]] = []
+        size = 0
+        while self._publishing and (not asked or size + len(self._publishing[0].body) <= TOGETHER_BYTES_MAX):
+            event = self._publishing.popleft()
+            self._waiting_bytes -= len(event.body)
+            try:
+                asked.append(asking.decode(event.body, asking.Publish))
+            except HeliographError as error:
+                self._fail(event.call, error)
+            else:
+                calls.append(event.call)
+                size += len(event.body)
+        return calls, asked
 
     async def _other(self, event: Called) -> bytes:
         rules = self._line.storer.rules
@@ -191,3 +213,10 @@ class Desk:
         if not self._line.over.is_set():
             reply()
             self._line.flush()
+
+
+async def _come(outcome: Outcome) -> bytes:
+    """What became of something that was published."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return asking.encode(outcome)
