@@ -8,13 +8,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from heliograph.errors import HeliographError, StationClosed
 from heliograph.message import Message
 
 logger = logging.getLogger("heliograph.client")
 Handler = Callable[[Message], Any]
+CLOSE_S: Final = 10.0
+"""How long a handler has time to return when its subscription is closed."""
 
 
 class Source(Protocol):
@@ -46,8 +48,8 @@ class AsyncClientSubscription(ABC):
         """Whether it goes on."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """End it. The handler of a plain subscription is cancelled; a worker finishes its message."""
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        """End it. The handler of a plain subscription is cancelled; a worker has some time to finish its message."""
 
 
 class Reading(AsyncClientSubscription):
@@ -92,7 +94,7 @@ class Reading(AsyncClientSubscription):
         """Whether it goes on."""
         return not self._task.done()
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:  # noqa: ARG002 - a plain one finishes nothing
         """End it. A handler in the middle of a message is cancelled."""
         if self._task is not asyncio.current_task():
             self._task.cancel()

@@ -13,8 +13,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Final, TypeVar
 
 from heliograph.client.pages import OnGap
-from heliograph.client.subscription import Handler, Source, expired, next_page
-from heliograph.client.worker import CLOSE_S, Decoder, Going, Worker, Workers
+from heliograph.client.subscription import CLOSE_S, Handler, Source, expired, next_page
+from heliograph.client.worker import GRACE_S, Decoder, Going, Worker, Workers
 from heliograph.delivery.invoke import refuse_awaitable
 from heliograph.errors import HeliographError, StationClosed
 from heliograph.federation.errands import Ran, Work, failure_of
@@ -112,8 +112,8 @@ class ClientSubscription(ABC):
         """Whether it goes on."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End it, after the message that the handler has now."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """End it, after the message that the handler has now; one that takes longer is left behind."""
 
 
 class ReadingInThread(ClientSubscription):
@@ -165,13 +165,13 @@ class ReadingInThread(ClientSubscription):
         """Whether it goes on."""
         return self._thread.is_alive()
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """End it, after the message that the handler has now."""
         self._stop.set()
         if self._fetching is not None:
             self._fetching.cancel()
         if self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+            self._thread.join(timeout_s)
 
 
 class Hands:
@@ -278,11 +278,11 @@ class WorkingInThreads(ClientSubscription):
         """Whether it goes on."""
         return self._inner.live
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave, after the messages at hand; a handler that does not return in time is left behind."""
         with contextlib.suppress(StationClosed):
-            closing = self._loop.start(self._inner.close())
+            closing = self._loop.start(self._inner.close(timeout_s))
             if not self._hands.inside():
                 with contextlib.suppress(CancelledError, TimeoutError):
-                    closing.result(2 * CLOSE_S)
+                    closing.result(timeout_s + 2 * GRACE_S)
         self._hands.close()

@@ -21,7 +21,7 @@ import msgspec
 from heliograph.client.keeper import Keeper
 from heliograph.client.line import Line, Lost
 from heliograph.client.pages import OnGap
-from heliograph.client.subscription import AsyncClientSubscription, Handler, expired
+from heliograph.client.subscription import CLOSE_S, AsyncClientSubscription, Handler, expired
 from heliograph.errors import (
     AlreadyExists,
     ConfigError,
@@ -41,8 +41,8 @@ from heliograph.federation.events import Called
 from heliograph.message import Gap, Message, PayloadDecoder, decode_line, decode_lines
 
 logger = logging.getLogger("heliograph.client")
-CLOSE_S: Final = 10.0
-"""How long a handler has time to return when its worker is closed."""
+GRACE_S: Final = 5.0
+"""How much longer than a handler the hub has time."""
 JOINING_MAX: Final = 8
 """How many workers join or leave at once: they leave room for other requests."""
 AGAIN_S: Final = 0.5
@@ -143,17 +143,19 @@ class Worker(AsyncClientSubscription):
         """Whether it goes on."""
         return self._staying is not None and not self._staying.done() and not self.stopping
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave, after the messages at hand."""
         self.stopping = True
         line, inside = self._line, asyncio.current_task() in self.running
         if line is not None and line.working:
-            leaving = self._workers.ask(line, errands.LEAVE, Leave(number=self._ask.number), Nothing)
+            leaving = self._workers.ask(
+                line, errands.LEAVE, Leave(number=self._ask.number, timeout_s=timeout_s), Nothing
+            )
             if inside:  # its own handler must not wait for itself
                 self._workers.beside(leaving)
             else:
                 with contextlib.suppress(Lost, TimeoutError, HeliographError):
-                    await asyncio.wait_for(leaving, CLOSE_S)
+                    await asyncio.wait_for(leaving, timeout_s + GRACE_S)
         if not inside:
             for task in [*self.running, *([] if self._staying is None else [self._staying])]:
                 task.cancel()

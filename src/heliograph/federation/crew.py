@@ -223,7 +223,8 @@ class Crew:
         if member is None:
             raise NotFound(f"this connection has no worker {ask.number}")
         if member.subscription is not None:
-            await asyncio.wrap_future(close_aside(member.subscription))
+            subscription, timeout_s = member.subscription, ask.timeout_s
+            await asyncio.wrap_future(aside(lambda: subscription.close(timeout_s=timeout_s), subscription.channel))
 
     def _expel(self, number: int, why: str) -> None:
         """It may not work here any more."""
@@ -249,18 +250,23 @@ def check_room(engine: FilesEngine, channel: str, name: str) -> None:
 
 
 def close_aside(subscription: Subscription | Queue) -> Future[None]:
-    """Close something that may have to wait for a handler, in a thread of its own."""
+    """Close something that may have to wait for a handler."""
+    return aside(subscription.close, subscription.channel)
+
+
+def aside(close: Callable[[], object], channel: str) -> Future[None]:
+    """Close something in a thread of its own."""
     closed: Future[None] = Future()
 
-    def close() -> None:
+    def run() -> None:
         try:
-            subscription.close()
+            close()
         except HeliographError as error:
-            logger.warning("a worker of '%s' was not closed in order: %s", subscription.channel, error)
+            logger.warning("a worker of '%s' was not closed in order: %s", channel, error)
         finally:
             closed.set_result(None)
 
-    threading.Thread(target=close, name="heliograph-leaving", daemon=True).start()
+    threading.Thread(target=run, name="heliograph-leaving", daemon=True).start()
     return closed
 
 

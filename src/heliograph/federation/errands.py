@@ -87,6 +87,8 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """It is none any more: what it has not finished is for others."""
 
     number: Number
+    timeout_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 10.0
+    """How long the message at hand has time."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
