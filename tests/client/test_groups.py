@@ -327,6 +327,31 @@ def test_a_client_has_a_bounded_number_of_workers(hub: Hub, monkeypatch: pytest.
             other.subscribe("alerts", print, name="b", group=True, concurrency=20)
 
 
+def test_a_hub_has_a_bounded_number_of_workers_at_clients(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.federation.crew.WORKERS_MAX", 3)
+    with hub.open("hub"), hub.connect() as client:
+        with hub.connect() as other:
+            other.subscribe("alerts", print, name="a", group=True)
+            other.queue("alerts", "q")
+            with pytest.raises(hg.AlreadyExists):
+                client.subscribe("alerts", print, name="q", group=True)
+            own = client.subscribe("alerts", print, name="a", group=True)
+            with pytest.raises(hg.Busy, match="has 3 workers of clients"):
+                client.subscribe("alerts", print, name="b", group=True)
+            own.close()
+            client.queue("alerts", "q").close()
+            client.queue("alerts", "q")
+        wait_for(lambda: _joins(client))
+        client.subscribe("alerts", print, name="b", group=True)
+
+
+def _joins(client: hg.Client) -> bool:
+    try:
+        return bool(client.subscribe("alerts", print, name="a", group=True))
+    except hg.Busy:
+        return False
+
+
 def test_closing_waits_for_the_message_at_hand_and_a_handler_may_close_its_own(hub: Hub) -> None:
     begun, done = threading.Event(), []
 

@@ -83,6 +83,21 @@ def test_what_a_client_had_when_it_was_cut_is_free_at_once(hub: Hub, proxy: Prox
         assert station.queue_info("alerts", "jobs").depth == 0
 
 
+def test_who_joins_again_leaves_the_settings_as_they_are(hub: Hub, proxy: Proxies) -> None:
+    line = proxy()
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:
+        queue = client.queue("alerts", "jobs", visibility_s=100)
+        worker: Any = client.subscribe("alerts", print, name="other", queue=True, visibility_s=100)
+        for name in ("jobs", "other"):
+            station.queue("alerts", name, visibility_s=7).close()
+        before = worker.worker
+        line.cut()
+        queue.receive()
+        wait_for(lambda: worker.worker != before)
+        assert queue.settings.visibility_s == 7
+        assert [station.queue_info("alerts", name).visibility_s for name in ("jobs", "other")] == [7, 7]
+
+
 def test_closing_gives_back_what_is_not_settled(hub: Hub) -> None:
     with hub.open("hub") as station, hub.connect() as client:
         with client.queue("alerts", "jobs") as queue:

@@ -141,11 +141,11 @@ class AsyncClient:
         found: AsyncClientSubscription
         if ask is None:
             source = await self.follow(channel, options.start, on_gap)
-            found = Reading(channel, source, handler, self._subscriptions.discard)
+            found = Reading(channel, source, handler)
         else:
             found = AwaitingWorker(self.workers, ask, self.decoder, on_gap, handler)
             await found.start(self.timeout_s)
-        self._subscriptions.add(found)
+        self._subscriptions = {*(one for one in self._subscriptions if one.live), found}
         return found
 
     async def follow(self, channel: str, start: Start, on_gap: OnGap | None) -> Pages | Merged | Many:

@@ -134,6 +134,9 @@ class Client:
                 hands.close()
                 raise
             found = WorkingInThreads(self._loop, worker, hands)
+        for one in list(self._subscriptions):
+            if not one.live:
+                self._subscriptions.discard(one)
         self._subscriptions.add(found)
         return found
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from heliograph.client.line import Line, Lost
 from heliograph.client.pages import plainly
+from heliograph.client.worker import as_it_is
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.decisions import QueueSettings
 from heliograph.errors import ConfigError, HeliographError, LeaseLost, StationClosed
@@ -100,6 +101,7 @@ class AsyncClientQueue:
                 with contextlib.suppress(Lost):
                     joined, _ = await line.ask(errands.PULL, self._ask, Joined)
                     self._line, self.worker = line, joined.worker
+                    self._ask = as_it_is(self._ask)
                     self.settings = QueueSettings(
                         visibility_s=joined.visibility_s, max_in_flight=joined.max_in_flight,
                         max_deliveries=joined.max_deliveries,

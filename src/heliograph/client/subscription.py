@@ -55,13 +55,10 @@ class AsyncClientSubscription(ABC):
 class Reading(AsyncClientSubscription):
     """A plain subscription."""
 
-    def __init__(
-        self, channel: str, source: Source, handler: Handler, on_end: Callable[[AsyncClientSubscription], Any]
-    ) -> None:  # fmt: skip
+    def __init__(self, channel: str, source: Source, handler: Handler) -> None:
         super().__init__(channel)
         self._source = source
         self._handler = handler
-        self._on_end = on_end
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -74,8 +71,6 @@ class Reading(AsyncClientSubscription):
         except HeliographError as error:
             self.error = error
             logger.error("the subscription of '%s' ended: %s", self.channel, error)
-        finally:
-            self._on_end(self)
 
     async def _deliver(self, message: Message) -> None:
         if expired(message):

@@ -36,7 +36,7 @@ from heliograph.errors import (
     Unreachable,
 )
 from heliograph.federation import asking, errands
-from heliograph.federation.errands import RUN_S, Ended, Joined, Leave, Missing, Nothing, Ran, Run, Work
+from heliograph.federation.errands import RUN_S, Ended, Joined, Leave, Missing, Nothing, Pull, Ran, Run, Work
 from heliograph.federation.events import Called
 from heliograph.message import Gap, Message, PayloadDecoder, decode_line, decode_lines
 
@@ -51,6 +51,7 @@ _FINAL = (NotAllowed, NotFound, InvalidName, ConfigError, AlreadyExists, Protoco
 """What does not go away by trying again."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
+_Settings = TypeVar("_Settings", Work, Pull)
 Decoder = Callable[[], PayloadDecoder | None]
 Going = Callable[[int], bool]
 """Whether to begin another message after so many."""
@@ -69,6 +70,7 @@ class Worker(AsyncClientSubscription):
         self._decoder = decoder
         self._on_gap = on_gap
         self._line: Line | None = None
+        self._complaint = ""
         self._staying: asyncio.Task[None] | None = None
         self.running: set[asyncio.Task[Any]] = set()
 
@@ -95,7 +97,8 @@ class Worker(AsyncClientSubscription):
 
     async def _join(self, line: Line) -> None:
         joined, _ = await self._workers.ask(line, errands.WORK, self._ask, Joined)
-        self._line, self.worker = line, joined.worker
+        self._line, self.worker, self._complaint = line, joined.worker, ""
+        self._ask = as_it_is(self._ask)
 
     async def _stay(self) -> None:
         """Join again after every cut."""
@@ -124,10 +127,16 @@ class Worker(AsyncClientSubscription):
         except StationClosed:
             raise
         except Unreachable as error:
-            logger.warning("a worker of '%s' waits for the hub: %s", self.name, error)
+            self._complain(error)
         except HeliographError as error:  # the hub's disk is full, or has not noticed yet that the old one is gone
-            logger.warning("a worker of '%s' could not join again, and tries once more: %s", self.name, error)
+            self._complain(error)
             await asyncio.sleep(AGAIN_S)
+
+    def _complain(self, error: HeliographError) -> None:
+        """Once for each reason."""
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            logger.warning("a worker of '%s' could not join again yet: %s", self.name, error)
 
     def end(self, error: HeliographError) -> None:
         """The hub does not want it any more."""
@@ -204,6 +213,11 @@ class Worker(AsyncClientSubscription):
                 self._on_gap(gap)
             except Exception:
                 logger.exception("'%s': on_gap failed", self.channel)
+
+
+def as_it_is(ask: _Settings) -> _Settings:
+    """To join once more: the settings of a queue may have been changed by others meanwhile."""
+    return msgspec.structs.replace(ask, visibility_s=None, max_in_flight=None, max_deliveries=None)
 
 
 class AwaitingWorker(Worker):

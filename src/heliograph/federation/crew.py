@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("heliograph.links")
 GONE_S: Final = 0.05
 """A pause for whoever finds nobody there: it is told to stop within that."""
+LOOK_S: Final = 1.0
 CLOSE_S: Final = 10.0
+WORKERS_MAX: Final = 2_000
+"""How many workers all clients of a hub have together: each has threads."""
 NAMES_MAX: Final = 1_000
 """A channel with so many subscriptions gets no more from clients: each keeps a place on the disk."""
 
@@ -68,6 +71,16 @@ class Line:
         except RuntimeError:  # the loop is closed
             answer.set_exception(Gone())
         return answer
+
+    def answer(self, name: str, head: msgspec.Struct, lines: bytes) -> bytes:
+        """Ask, and wait for the answer."""
+        asked = self.ask(name, head, lines)
+        while True:
+            try:
+                return asked.result(LOOK_S)
+            except TimeoutError:
+                if self._conversation.over.is_set() and not asked.done():  # the loop has ended, and tells nobody
+                    raise Gone from None
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
         """Have something done in the event loop."""
@@ -119,8 +132,8 @@ class _Elsewhere(FarHandler):
         number, offsets = self._work.number, [message.offset for message in messages]
         run = Run(number=number, partition=messages[0].partition, offsets=offsets)
         try:
-            answer = self._line.ask(errands.RUN, run, b"".join([message.raw + b"\n" for message in messages]))
-            ran, _ = asking.decode(answer.result(), Ran)
+            lines = b"".join([message.raw + b"\n" for message in messages])
+            ran, _ = asking.decode(self._line.answer(errands.RUN, run, lines), Ran)
         except Gone:
             if self._work.kind == "queue":  # which counts how often a message was handed out
                 return Told(0, WorkerLost("the connection of the worker ended while it had the message"))
@@ -158,11 +171,29 @@ class _Member:
         self.subscription: Subscription | None = None
 
 
+class Places:
+    """How many workers the clients of a hub may have yet. Used in the event loop."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def take(self) -> None:
+        """One more."""
+        if self._taken >= WORKERS_MAX:
+            raise Busy(f"this hub has {WORKERS_MAX} workers of clients already; close some, or work at the hub itself")
+        self._taken += 1
+
+    def give_back(self, count: int = 1) -> None:
+        """Some less."""
+        self._taken -= count
+
+
 class Crew:
     """All workers of one connection."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, places: Places) -> None:
         self._conversation = conversation
+        self._places = places
         self._station = conversation.shared.station
         self.line = Line(conversation)
         self._members: dict[int, _Member] = {}
@@ -170,15 +201,24 @@ class Crew:
     async def join(self, ask: Work) -> Joined:
         """One more worker."""
         self._check(ask)
+        self._places.take()
         member = self._members[ask.number] = _Member(ask.concurrency)
         try:
             member.subscription = await self._conversation.run(self._subscribe, ask)
         except BaseException:
-            self._members.pop(ask.number, None)
+            self._drop(ask.number)
             raise
         if self._conversation.over.is_set() or self._members.get(ask.number) is not member:
             close_aside(member.subscription)
-        return Joined(worker=member.subscription.worker or "")
+        worker = member.subscription.worker or ""
+        logger.info("%s works for '%s' of '%s' as %s", self._conversation.session_peer, ask.name, ask.channel, worker)
+        return Joined(worker=worker)
+
+    def _drop(self, number: int) -> _Member | None:
+        member = self._members.pop(number, None)
+        if member is not None:
+            self._places.give_back()
+        return member
 
     def _check(self, ask: Work) -> None:
         check_name(ask.channel)
@@ -219,7 +259,7 @@ class Crew:
 
     async def leave(self, ask: Leave) -> None:
         """A worker leaves, after the messages at hand."""
-        member = self._members.pop(ask.number, None)
+        member = self._drop(ask.number)
         if member is None:
             raise NotFound(f"this connection has no worker {ask.number}")
         if member.subscription is not None:
@@ -228,18 +268,17 @@ class Crew:
 
     def _expel(self, number: int, why: str) -> None:
         """It may not work here any more."""
-        member = self._members.pop(number, None)
+        member = self._drop(number)
         if member is not None:
             ended = Ended(number=number, error="NotAllowed", message=why)
             self.line.ask(errands.ENDED, ended).add_done_callback(_ignore)
             if member.subscription is not None:
                 close_aside(member.subscription)
 
-    def close(self) -> None:
-        """All leave at once; in a thread, when the connection is over."""
-        closing = [close_aside(one.subscription) for one in self._members.values() if one.subscription is not None]
-        self._members.clear()
-        wait(closing, CLOSE_S)
+    def end(self) -> list[Future[None]]:
+        """All leave at once: the connection is over."""
+        members = [member for number in list(self._members) if (member := self._drop(number)) is not None]
+        return [close_aside(member.subscription) for member in members if member.subscription is not None]
 
 
 def check_room(engine: FilesEngine, channel: str, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, St
 from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
 from heliograph.federation.counter import Counter
-from heliograph.federation.crew import Crew
+from heliograph.federation.crew import CLOSE_S, Crew, Places
 from heliograph.federation.events import Called, Replied
 from heliograph.federation.pulling import Pulling
 from heliograph.federation.questions import Questions
@@ -43,7 +44,7 @@ _ERRANDS: Final[dict[str, type[msgspec.Struct]]] = {
 class Desk:
     """The requests of one connection."""
 
-    def __init__(self, line: Conversation, counter: Counter) -> None:
+    def __init__(self, line: Conversation, counter: Counter, places: Places) -> None:
         self._line = line
         self._counter = counter
         self._loop = asyncio.get_running_loop()
@@ -53,8 +54,8 @@ class Desk:
         self._waiting_bytes = 0
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
-        self._crew = Crew(line)
-        self._pulling = Pulling(line)
+        self._crew = Crew(line, places)
+        self._pulling = Pulling(line, places)
         self._questions = Questions(line, counter)
 
     def asked(self, event: Called) -> None:
@@ -80,12 +81,16 @@ class Desk:
         """An answer came to what the hub asked."""
         self._crew.line.replied(event)
 
-    def close(self) -> None:
-        """Hear of nothing any more, and be no worker; in a thread."""
-        for channel in self._watched:
-            self._line.shared.news.unwatch(channel)
-        self._crew.close()
-        self._pulling.close()
+    def end(self) -> Callable[[], None]:
+        """Its workers leave; what is left to do in a thread."""
+        leaving = [*self._crew.end(), *self._pulling.end()]
+
+        def close() -> None:
+            for channel in self._watched:
+                self._line.shared.news.unwatch(channel)
+            wait(leaving, CLOSE_S)
+
+        return close
 
     # -- answers --------------------------------------------------------------------------------------------------
 

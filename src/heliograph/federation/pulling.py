@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.errors import AlreadyExists, Busy, LeaseLost, MessageTooLarge, NotAllowed, NotFound
 from heliograph.federation import errands
 from heliograph.federation.asking import WAIT_S
-from heliograph.federation.crew import CLOSE_S, check_room, close_aside
+from heliograph.federation.crew import Places, check_room, close_aside
 from heliograph.federation.errands import Joined, Leased, Pull, Receive, Received, Settle
 from heliograph.limits import LINK_SUBSCRIPTIONS_MAX, WAIT_SLICE_S
 from heliograph.names import check_name
@@ -142,8 +142,9 @@ class _Bench:
 class Pulling:
     """All queues of one connection."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, places: Places) -> None:
         self._conversation = conversation
+        self._places = places
         self._station = conversation.shared.station
         self._loop = asyncio.get_running_loop()
         self._benches: dict[int, _Bench | None] = {}
@@ -157,11 +158,12 @@ class Pulling:
             raise AlreadyExists(f"this connection has a queue {ask.number} already")
         if len(self._benches) >= LINK_SUBSCRIPTIONS_MAX:
             raise Busy(f"a client pulls from at most {LINK_SUBSCRIPTIONS_MAX} queues; connect once more for others")
+        self._places.take()
         self._benches[ask.number] = None
         try:
             bench = await self._conversation.run(self._open, ask)
         except BaseException:
-            del self._benches[ask.number]
+            self._drop(ask.number)
             raise
         self._benches[ask.number] = bench
         if self._conversation.over.is_set():
@@ -203,13 +205,17 @@ class Pulling:
 
     async def leave(self, number: int) -> bool:
         """Be no worker of a queue any more; False if that number is none of ours."""
-        bench = self._benches.pop(number, None)
+        bench = self._drop(number)
         if bench is not None:
             await asyncio.wrap_future(bench.close())
         return bench is not None
 
-    def close(self) -> None:
-        """Give everything back; in a thread, when the connection is over."""
-        closing = [bench.close() for bench in self._benches.values() if bench is not None]
-        self._benches.clear()
-        wait(closing, CLOSE_S)
+    def _drop(self, number: int) -> _Bench | None:
+        if number not in self._benches:
+            return None
+        self._places.give_back()
+        return self._benches.pop(number)
+
+    def end(self) -> list[Future[None]]:
+        """Give everything back: the connection is over."""
+        return [bench.close() for number in list(self._benches) if (bench := self._drop(number)) is not None]
