@@ -14,8 +14,8 @@ from typing import Any
 from tests.client.conftest import Hub
 from tests.federation.stations import ROOT
 
-Record = tuple[str, int, int, Any]
-"""What a worker says: ``done`` or ``stuck``, partition, offset, payload."""
+Record = tuple[Any, ...]
+"""What a worker says: ``done`` or ``stuck``, partition, offset, payload, and when, if it was asked for."""
 
 
 class WorkerProcess:
@@ -42,7 +42,7 @@ class WorkerProcess:
 
     @property
     def done(self) -> list[Any]:
-        return [data for what, _, _, data in self.said if what == "done"]
+        return [record[3] for record in self.said if record[0] == "done"]
 
     @property
     def stuck(self) -> bool:
@@ -67,7 +67,7 @@ class WorkerProcess:
 def in_order(records: list[Record]) -> bool:
     """Whether the messages of each partition came in order."""
     last: dict[int, int] = {}
-    for what, partition, offset, _ in records:
+    for what, partition, offset, *_ in records:
         if what == "done":
             if offset <= last.get(partition, -1):
                 return False

@@ -23,7 +23,8 @@ def main() -> None:
             print(json.dumps(["stuck", message.partition, message.offset, message.data]), flush=True)
             time.sleep(said.get("stuck_s", 600))
         time.sleep(said.get("pause_s", 0))
-        print(json.dumps(["done", message.partition, message.offset, message.data]), flush=True)
+        when = [time.monotonic_ns()] if said.get("when") else []
+        print(json.dumps(["done", message.partition, message.offset, message.data, *when]), flush=True)
 
     with hg.connect(said["url"], tls=said["tls"]) as client:
         print("ready", flush=True)
