@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from heliograph.federation.counter import Counter
 from heliograph.federation.crew import Places
 from heliograph.federation.desk import Desk
-from heliograph.federation.events import Called, Replied
+from heliograph.federation.events import Called
 from heliograph.federation.newsroom import Ends
 from heliograph.federation.showing import shown
 from heliograph.station.links import LinkInfo
@@ -63,12 +63,6 @@ class Clients:
         if desk is None:
             desk = self._desks[conversation] = Desk(conversation, self._counter, self._places)
         desk.asked(event)
-
-    def replied(self, conversation: Conversation, event: Replied) -> None:
-        """It answers what the hub asked."""
-        desk = self._desks.get(conversation)
-        if desk is not None:
-            desk.replied(event)
 
     def on_news(self, ends: Ends) -> None:
         """Channels grew."""

@@ -22,6 +22,7 @@ from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
 from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
 from heliograph.federation.peerfile import directory_of
+from heliograph.federation.questions import Questions
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Session
@@ -60,16 +61,14 @@ class Owner(Protocol):
     def called(self, conversation: Conversation, event: events.Called) -> None:
         """The other side asks for something."""
 
-    def replied(self, conversation: Conversation, event: events.Replied) -> None:
-        """The other side answers."""
-
 
 class Conversation(picows.WSListener):
     """One connection with one peer, from its first byte to its last."""
 
-    session: Session  # these three are there once the peer is known
+    session: Session  # these four are there once the peer is known
     sender: Sender
     storer: Storer
+    questions: Questions
     _transport: picows.WSTransport
     _fragments: Fragments
 
@@ -114,6 +113,7 @@ class Conversation(picows.WSListener):
         directory = directory_of(self.shared.station.path, terms.kind, terms.peer.name)
         self.sender = Sender(self, directory, terms.compress)
         self.storer = Storer(self, terms.rules, terms.quota)
+        self.questions = Questions(self.session.calls, self.flush)
         self.flush()
         self._tick()
 
@@ -193,7 +193,7 @@ class Conversation(picows.WSListener):
             case events.Called():
                 self._owner.called(self, event)
             case events.Replied():
-                self._owner.replied(self, event)
+                self.questions.answered(event)
             case events.Closed():
                 self.flush()
                 self._close(event)
@@ -320,6 +320,8 @@ class Conversation(picows.WSListener):
         self.over.set()
         if self._ticking is not None:
             self._ticking.cancel()
+        if self.peer is not None:
+            self.questions.close(event.reason)
         self._transport.disconnect()
         self._loop.call_later(FAREWELL_S, self._transport.disconnect, False)
         self._loop.create_task(self._finish())

@@ -12,16 +12,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from heliograph.delivery.far import FarHandler, Told
 from heliograph.delivery.queues.decisions import QueueSettings
 from heliograph.errors import AlreadyExists, Busy, HeliographError, MessageTooLarge, NotAllowed, NotFound, Reject
-from heliograph.federation import asking, errands
-from heliograph.federation.errands import Ended, Joined, Leave, Missing, Ran, Run, Work
+from heliograph.federation import errands
+from heliograph.federation.errands import Ended, Joined, Leave, Missing, Nothing, Ran, Run, Work
+from heliograph.federation.questions import Lost
 from heliograph.limits import LINK_SUBSCRIPTIONS_MAX, LINK_WORKERS_MAX
 from heliograph.message import Gap
 from heliograph.names import check_name, check_ownable
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from heliograph.delivery.queues import Queue
     from heliograph.engine.files import FilesEngine
     from heliograph.federation.conversation import Conversation
-    from heliograph.federation.events import Replied
     from heliograph.message import Message
 
 logger = logging.getLogger("heliograph.links")
+_T = TypeVar("_T", bound=msgspec.Struct)
 GONE_S: Final = 0.05
 """A pause for whoever finds nobody there: it is told to stop within that."""
 LOOK_S: Final = 1.0
@@ -44,10 +45,6 @@ WORKERS_MAX: Final = 2_000
 """How many workers all clients of a hub have together: each has threads."""
 NAMES_MAX: Final = 1_000
 """A channel with so many subscriptions gets no more from clients: each keeps a place on the disk."""
-
-
-class Gone(Exception):
-    """The connection ended before an answer came."""
 
 
 class WorkerLost(Exception):
@@ -60,58 +57,39 @@ class Line:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._loop = asyncio.get_running_loop()
-        self._asked: dict[int, Future[bytes]] = {}
-        conversation.spawn(self._end())
 
-    def ask(self, name: str, head: msgspec.Struct, lines: bytes = b"") -> Future[bytes]:
-        """What it answers; Gone if it is not there, or goes."""
-        answer: Future[bytes] = Future()
+    def ask(self, name: str, head: msgspec.Struct, kind: type[_T], lines: bytes = b"") -> _T:
+        """What it answers; Lost if it is not there, or goes."""
+        asking = self._conversation.questions.ask(name, head, kind, lines)
         try:
-            self._loop.call_soon_threadsafe(self._send, name, asking.encode(head, lines), answer)
+            asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
         except RuntimeError:  # the loop is closed
-            answer.set_exception(Gone())
-        return answer
-
-    def answer(self, name: str, head: msgspec.Struct, lines: bytes) -> bytes:
-        """Ask, and wait for the answer."""
-        asked = self.ask(name, head, lines)
+            asking.close()
+            raise Lost from None
         while True:
             try:
-                return asked.result(LOOK_S)
-            except TimeoutError:
+                return asked.result(LOOK_S)[0]
+            except TimeoutError as error:
+                if isinstance(error, HeliographError):  # that is what it answered
+                    raise
                 if self._conversation.over.is_set() and not asked.done():  # the loop has ended, and tells nobody
-                    raise Gone from None
+                    raise Lost from None
+            except CancelledError:
+                raise Lost from None
+
+    def tell(self, name: str, head: msgspec.Struct) -> None:
+        """Let it know something; in whichever thread."""
+
+        async def telling() -> None:
+            with contextlib.suppress(Lost, HeliographError):
+                await self._conversation.questions.ask(name, head, Nothing)
+
+        self.call_soon(lambda: self._conversation.spawn(telling()))
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
         """Have something done in the event loop."""
-        self._loop.call_soon_threadsafe(action, *arguments)
-
-    def _send(self, name: str, body: bytes, answer: Future[bytes]) -> None:
-        if self._conversation.over.is_set():
-            answer.set_exception(Gone())
-            return
-        try:
-            number = self._conversation.session.calls.call(name, body)
-        except HeliographError as error:
-            answer.set_exception(error)
-            return
-        self._asked[number] = answer
-        self._conversation.flush()
-
-    def replied(self, event: Replied) -> None:
-        """An answer came."""
-        answer = self._asked.pop(event.call, None)
-        if answer is None:
-            return
-        if event.error:
-            answer.set_exception(asking.error_of(event.error, event.message))
-        else:
-            answer.set_result(bytes(event.body))
-
-    async def _end(self) -> None:
-        await self._conversation.over.wait()
-        while self._asked:
-            self._asked.popitem()[1].set_exception(Gone())
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(action, *arguments)
 
 
 class _Elsewhere(FarHandler):
@@ -133,8 +111,8 @@ class _Elsewhere(FarHandler):
         run = Run(number=number, partition=messages[0].partition, offsets=offsets)
         try:
             lines = b"".join([message.raw + b"\n" for message in messages])
-            ran, _ = asking.decode(self._line.answer(errands.RUN, run, lines), Ran)
-        except Gone:
+            ran = self._line.ask(errands.RUN, run, Ran, lines)
+        except Lost:
             if self._work.kind == "queue":  # which counts how often a message was handed out
                 return Told(0, WorkerLost("the connection of the worker ended while it had the message"))
             return self._nobody()
@@ -156,7 +134,7 @@ class _Elsewhere(FarHandler):
         missing = Missing(
             number=self._work.number, partition=gap.partition, first=gap.first, next=gap.next, reason=gap.reason[:200]
         )
-        self._line.ask(errands.GAP, missing).add_done_callback(_ignore)
+        self._line.tell(errands.GAP, missing)
 
 
 class _Answering(_Elsewhere, Answering):
@@ -195,7 +173,7 @@ class Crew:
         self._conversation = conversation
         self._places = places
         self._station = conversation.shared.station
-        self.line = Line(conversation)
+        self._line = Line(conversation)
         self._members: dict[int, _Member] = {}
 
     async def join(self, ask: Work) -> Joined:
@@ -245,10 +223,10 @@ class Crew:
         handler: _Elsewhere
         if ask.answers:
             check_ownable(ask.channel)
-            handler = _Answering(self.line, ask, why_not, self._expel)
+            handler = _Answering(self._line, ask, why_not, self._expel)
             handler.answers = self._station.answers
         else:
-            handler = _Elsewhere(self.line, ask, why_not, self._expel)
+            handler = _Elsewhere(self._line, ask, why_not, self._expel)
         settings: dict[str, Any] = {}
         if ask.kind == "queue":
             settings = {field: getattr(ask, field) for field in QueueSettings.__struct_fields__}
@@ -271,7 +249,7 @@ class Crew:
         member = self._drop(number)
         if member is not None:
             ended = Ended(number=number, error="NotAllowed", message=why)
-            self.line.ask(errands.ENDED, ended).add_done_callback(_ignore)
+            self._line.tell(errands.ENDED, ended)
             if member.subscription is not None:
                 close_aside(member.subscription)
 
@@ -307,9 +285,3 @@ def aside(close: Callable[[], object], channel: str) -> Future[None]:
 
     threading.Thread(target=run, name="heliograph-leaving", daemon=True).start()
     return closed
-
-
-def _ignore(answer: Future[bytes]) -> None:
-    """It was told; whether it was heard is its own concern."""
-    with contextlib.suppress(Exception):
-        answer.result()

@@ -19,9 +19,9 @@ from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
 from heliograph.federation.counter import Counter
 from heliograph.federation.crew import CLOSE_S, Crew, Places
-from heliograph.federation.events import Called, Replied
+from heliograph.federation.events import Called
+from heliograph.federation.inquiries import Inquiries
 from heliograph.federation.pulling import Pulling
-from heliograph.federation.questions import Questions
 from heliograph.federation.together import Outcome, Together
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Desk:
         self._bells: dict[str, set[asyncio.Event]] = {}
         self._crew = Crew(line, places)
         self._pulling = Pulling(line, places)
-        self._questions = Questions(line, counter)
+        self._inquiries = Inquiries(line, counter)
 
     def asked(self, event: Called) -> None:
         """A request came."""
@@ -76,10 +76,6 @@ class Desk:
         """A channel grew, was made, or is gone."""
         for bell in self._bells.get(channel, ()):
             bell.set()
-
-    def replied(self, event: Replied) -> None:
-        """An answer came to what the hub asked."""
-        self._crew.line.replied(event)
 
     def end(self) -> Callable[[], None]:
         """Its workers leave; what is left to do in a thread."""
@@ -157,9 +153,9 @@ class Desk:
                 if not await self._pulling.leave(ask.number):
                     await self._crew.leave(ask)
             case errands.Request():
-                return asking.encode(*await self._questions.ask(ask, lines))
+                return asking.encode(*await self._inquiries.ask(ask, lines))
             case errands.Answer():
-                return asking.encode(await self._questions.answer(ask, lines))
+                return asking.encode(await self._inquiries.answer(ask, lines))
         return asking.encode(errands.Nothing())
 
     async def _read(self, ask: asking.Read) -> bytes:

@@ -21,7 +21,7 @@ from heliograph.errors import ConfigError
 from heliograph.federation import peerfile, sockets
 from heliograph.federation.clients import Clients, ephemeral
 from heliograph.federation.conversation import Conversation
-from heliograph.federation.events import Called, Replied
+from heliograph.federation.events import Called
 from heliograph.federation.identity import Identity
 from heliograph.federation.newsroom import Ends
 from heliograph.federation.quota import Quota
@@ -222,10 +222,6 @@ class Hub:
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""
         self._clients.called(conversation, event)
-
-    def replied(self, conversation: Conversation, event: Replied) -> None:
-        """It answers."""
-        self._clients.replied(conversation, event)
 
     def on_news(self, ends: Ends) -> None:
         """Channels grew."""

@@ -18,7 +18,7 @@ from heliograph.config import Link as LinkRules
 from heliograph.federation import peerfile, sockets
 from heliograph.federation.backoff import failures_after, pause_s
 from heliograph.federation.conversation import Conversation
-from heliograph.federation.events import Called, Replied
+from heliograph.federation.events import Called
 from heliograph.federation.frames import Wanted
 from heliograph.federation.identity import Identity
 from heliograph.federation.quota import Quota
@@ -166,9 +166,6 @@ class Link:
     def called(self, conversation: Conversation, event: Called) -> None:
         """A hub has nothing to ask for."""
         conversation.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
-
-    def replied(self, conversation: Conversation, event: Replied) -> None:
-        """Nothing is asked of a hub."""
 
     def reload(self, rules: LinkRules) -> None:
         """Other channels from now on."""
