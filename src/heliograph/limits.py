@@ -171,6 +171,12 @@ LINK_STREAMS_MAX = 4_096
 LINK_CALLS_MAX = 256
 """Most requests of one side of a link that wait for their replies."""
 
+LINK_SUBSCRIPTIONS_MAX = 64
+"""Most groups and queues that one client works for at once."""
+
+LINK_WORKERS_MAX = 128
+"""Most runs of messages that one client handles at once, over all its workers."""
+
 LINK_WINDOW_BYTES_MIN = 64 * 1024
 """Least that may be on its way on one stream, however many there are."""
 

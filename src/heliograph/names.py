@@ -12,6 +12,9 @@ DEAD_LETTER: Final = ".dead-letter"
 REPLY: Final = "_reply."
 """How the names of channels of replies begin: made and deleted by the stations that ask, and by nobody else."""
 
+REPLY_TO: Final = "_reply.to."
+"""And with the name of a station behind it: replies of other stations to requests of that one, on their way there."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 _known: set[str] = set()
 
@@ -39,6 +42,11 @@ def check_name(name: object, what: str = "channel") -> str:
     if len(_known) < 10_000:  # checking again costs more than remembering
         _known.add(name)
     return name
+
+
+def is_mailbox(channel: str) -> bool:
+    """Whether it is a channel of replies of one process, which nobody else can make."""
+    return channel.startswith(REPLY) and not channel.startswith(REPLY_TO)
 
 
 def check_publishable(channel: str) -> str:

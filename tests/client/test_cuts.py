@@ -72,7 +72,7 @@ def test_what_is_asked_again_while_the_first_is_still_at_the_disk_waits_for_it(
 ) -> None:
     line = proxy()
     appending, go_on = threading.Event(), threading.Event()
-    append = Counter._append
+    append = Counter.append
 
     def slow(self: Counter, *arguments: Any) -> Any:
         if not appending.is_set():
@@ -80,7 +80,7 @@ def test_what_is_asked_again_while_the_first_is_still_at_the_disk_waits_for_it(
             go_on.wait(30)
         return append(self, *arguments)
 
-    monkeypatch.setattr(Counter, "_append", slow)
+    monkeypatch.setattr(Counter, "append", slow)
     with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:
         done: list[hg.Receipt] = []
         publishing = threading.Thread(target=lambda: done.append(client.publish("alerts", "slow")))

@@ -230,3 +230,29 @@ def test_seeking_back_does_it_again(opened: Opener) -> None:
                 eventually(lambda subscription=subscription: subscription.position == 1)
             station.seek("in", "bridge", "first")
         assert data_of(station, "out") == [1, 1]
+
+
+def test_a_look_for_what_the_dead_left_does_not_disturb_a_step_that_begins(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes a partition over looks there, and may find a record in the moment before it is locked."""
+    with opened() as station:
+        disk, looked = type(station.engine.disk), []
+        original = disk.open
+
+        def looking(self: Any, path: Any, *arguments: Any) -> Any:
+            found = original(self, path, *arguments)
+            if not looked and str(path).endswith(".tmp"):
+                looked.append(path)
+                station.engine.steps.recover()
+            return found
+
+        station.publish("a", 0)
+        station.publish("b", 0)
+        monkeypatch.setattr(disk, "open", looking)
+        with station.atomic() as step:
+            step.publish("a", 1)
+            step.publish("b", 1)
+        assert looked
+        assert (data_of(station, "a"), data_of(station, "b")) == ([0, 1], [0, 1])
+    assert records(root) == []

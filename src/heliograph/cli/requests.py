@@ -11,6 +11,7 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
+from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import SUBSCRIPTION, channel_argument, channel_or_pattern_argument
 from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.pub import header_option
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 helio request prices '{"item": "lamp"}'           # prints the reply
 helio request prices lamp --timeout 2s --json
 echo '{"item": "lamp"}' | helio request prices -  # from stdin
+helio request prices lamp --hub hub.example:7740  # asked there
 """,
 )
 @channel_argument
@@ -41,6 +43,7 @@ echo '{"item": "lamp"}' | helio request prices -  # from stdin
 @click.option("--key", help="The partition key.")
 @header_option
 @messages.format_option
+@hub_options
 @click.pass_obj
 def request(
     common: Common,
@@ -56,7 +59,8 @@ def request(
     """Publish a request and print the reply.
 
     MESSAGE is the payload; without it, or with '-', all of stdin is. Exit code 4 if nobody replied in time (the
-    request is in the log all the same), 1 if the handler of the other side gave up.
+    request is in the log all the same), 1 if the handler of the other side gave up. With --hub it is asked there,
+    and no data directory is needed.
     """
     if message in (None, "-"):
         raw = sys.stdin.buffer.read()
@@ -65,7 +69,7 @@ def request(
         raw = message.encode("utf-8", "surrogateescape")
     data = Reader(mode, common.warn).payload(raw)
     wait_s = units.parse_duration(timeout, "s")
-    with common.open(write=True) as station:
+    with hub_client(common) or common.open(write=True) as station:
         answer = station.request(channel, data, timeout=wait_s, type=type_name, key=key, headers=headers)
         if shape is None and not common.json:
             messages.show_payload(answer.data)
@@ -81,6 +85,7 @@ def request(
 helio reply prices --exec 'jq .data.item | ./price.sh'
 helio reply prices --name clerk --exec ./price.sh  # resumes where it stopped
 helio reply 'prices.*' --exec ./price.sh --concurrency 4
+helio reply prices --exec ./price.sh --hub hub.example:7740
 """,
 )
 @channel_or_pattern_argument
@@ -113,6 +118,7 @@ helio reply 'prices.*' --exec ./price.sh --concurrency 4
 @click.option(
     "--concurrency", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N", help="Run N at once."
 )
+@hub_options
 @click.pass_obj
 def reply(
     common: Common,
@@ -129,22 +135,32 @@ def reply(
     """Answer the requests of a channel with what a command prints.
 
     A failing command is run again if --max-retries says so; then whoever asked gets the error, and the request
-    goes to the channel's dead letters. Ctrl-C or SIGTERM let the request at hand finish.
+    goes to the channel's dead letters. Ctrl-C or SIGTERM let the request at hand finish. With --hub requests are
+    answered that come to that hub, whose rules must allow it ('reply'), and no data directory is needed.
     """
     settings: dict[str, Any] = {"max_retries": max_retries}
     if timeout is not None:
         settings["subscribers_timeout_s"] = timeout
+    reader = Reader(mode, common.warn)
+
+    def answer(asked: Message) -> Any:
+        from heliograph.message import Draft
+
+        printed = work.run(asked)
+        return Draft(data=reader.payload(printed.removesuffix(b"\n")), type=type_name)
+
+    client = hub_client(common)
+    if client is not None:
+        from heliograph.cli.hubwork import reply_at_hub
+
+        work = Exec(exec_, common.config(**settings).subscribers.timeout_s, capture=True)
+        return reply_at_hub(
+            common, client, channel, work, answer, name=name, start=start, max_retries=max_retries,
+            concurrency=concurrency,
+        )  # fmt: skip
     with common.open(create=True, **settings) as station, Stop() as stop:
         work = Exec(exec_, station.config.subscribers.timeout_s, capture=True)
         stop.on_second = work.end
-        reader = Reader(mode, common.warn)
-
-        def answer(asked: Message) -> Any:
-            from heliograph.message import Draft
-
-            printed = work.run(asked)
-            return Draft(data=reader.payload(printed.removesuffix(b"\n")), type=type_name)
-
         subscription = station.reply(
             channel, answer, name=name, start=start, concurrency=concurrency, timeout_s=0.0
         )  # fmt: skip

@@ -11,9 +11,11 @@ from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
+from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import SUBSCRIPTION, channel_or_pattern_argument
+from heliograph.cli.printing import OutputLost, Printing
 from heliograph.cli.read import has_several, parse_where
-from heliograph.cli.signals import Stop, raise_for
+from heliograph.cli.signals import Stop
 from heliograph.delivery.control import Control, delivering
 from heliograph.errors import HeliographError
 from heliograph.patterns import is_pattern
@@ -44,6 +46,7 @@ helio sub images --name resize --queue --exec ./resize.sh
 helio sub alerts --name nightly --start first --count 100 --json
 helio sub 'sensors.>' --name archive            # also channels made later
 helio sub alerts --where 'type~^com.example' --where region=eu
+helio sub jobs --name worker --queue --exec ./work.sh --hub hub.example:7740
 """,
 )
 @channel_or_pattern_argument
@@ -92,6 +95,7 @@ helio sub alerts --where 'type~^com.example' --where region=eu
     "be repeated; all must hold.",
 )  # fmt: skip
 @messages.format_option
+@hub_options
 @click.pass_obj
 def sub(
     common: Common,
@@ -117,6 +121,9 @@ def sub(
     Messages are printed, or handed to a command. A failing command is run again, then its message goes to
     the channel's dead letters (see 'helio dead --help'). Ctrl-C or SIGTERM let the message at hand finish and
     save the position; a second one ends a running command, whose message is delivered again.
+
+    With --hub this is a subscription at a hub, a worker of its group or queue, and no data directory is needed; the
+    certificate's name must be allowed to subscribe the channel there.
     """
     if group and name is None:
         raise click.UsageError("--group needs --name: the workers of a group find each other by it")
@@ -128,13 +135,23 @@ def sub(
         raise click.UsageError("--count needs messages one after the other; leave out --concurrency")
     if queue and (name is None or count is not None):
         raise click.UsageError("--queue needs --name, and takes messages in any order, hence no --count")
+    client = hub_client(common)
+    if client is not None:
+        if count is not None or conditions:
+            raise click.UsageError("--count and --where are for a station; 'helio read --hub' has --limit and --where")
+        from heliograph.cli.hubwork import sub_at_hub
+
+        return sub_at_hub(
+            common, client, channel, name=name, group=group, queue=queue, start=start, exec_=exec_,
+            max_retries=max_retries, timeout=timeout, concurrency=concurrency, shape=shape,
+        )  # fmt: skip
     where = _envelope_only(conditions)
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
             show = messages.printer(common, shape, several=has_several(station, channel), channels=is_pattern(channel))
-            work: Exec | _Printing = _Printing(show)
+            work: Exec | Printing = Printing(show)
         else:
             work = Exec(exec_, station.config.subscribers.timeout_s)
         delivery = _Delivery(work, count, station.config.subscribers.max_retries)
@@ -162,7 +179,7 @@ def _envelope_only(conditions: tuple[str, ...]) -> Where | None:
 def follow(
     common: Common,
     subscription: Subscription,
-    work: Exec | _Printing,
+    work: Exec | Printing,
     stop: Stop,
     satisfied: Callable[[SubscriptionStats], bool] = lambda _: False,
 ) -> int:
@@ -178,7 +195,7 @@ def follow(
     if isinstance(work, Exec) and stop.signal and work.running:
         common.note("finishing the message at hand; once more ends it now")
     subscription.close(timeout_s=_LONG_S if isinstance(work, Exec) else 10.0)
-    if isinstance(work, _Printing) and work.error is not None:
+    if isinstance(work, Printing) and work.error is not None:
         raise work.error
     if failure:
         raise HeliographError(failure)
@@ -234,27 +251,6 @@ class _Delivery:
     def satisfied(self, stats: SubscriptionStats) -> bool:
         """Whether as many as were asked for are done, with or without success."""
         return self._count is not None and stats.delivered + stats.dead_letters >= self._count
-
-
-class OutputLost(Exception):
-    """A message could not be printed, which is not the message's fault."""
-
-
-class _Printing:
-    """Prints each message; one is done when it has left this process."""
-
-    def __init__(self, show: Callable[[Message], None]) -> None:
-        self.error: OSError | None = None
-        self.end = raise_for
-        self._show = show
-
-    def __call__(self, message: Message) -> None:
-        try:
-            self._show(message)
-            output.flush()
-        except OSError as error:
-            self.error = error
-            raise OutputLost from error
 
 
 def _say_begin(common: Common, subscription: Subscription) -> None:

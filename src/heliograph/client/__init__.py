@@ -1,10 +1,13 @@
-"""Clients without a data directory: they publish to a hub and read from it, and leave no trace there."""
+"""Clients without a data directory: they publish to a hub, read from it, work for its groups and queues."""
 
 from __future__ import annotations
 
 try:
-    from heliograph.client.awaited import AsyncClient, AsyncClientSubscription, connect_async
-    from heliograph.client.client import Client, ClientSubscription, connect
+    from heliograph.client.awaited import AsyncClient, connect_async
+    from heliograph.client.client import Client, connect
+    from heliograph.client.queues import AsyncClientJob, AsyncClientQueue, ClientJob, ClientQueue
+    from heliograph.client.subscription import AsyncClientSubscription
+    from heliograph.client.threads import ClientSubscription
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("heliograph"):
         raise
@@ -12,8 +15,12 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "AsyncClient",
+    "AsyncClientJob",
+    "AsyncClientQueue",
     "AsyncClientSubscription",
     "Client",
+    "ClientJob",
+    "ClientQueue",
     "ClientSubscription",
     "connect",
     "connect_async",

@@ -9,14 +9,19 @@ import msgspec
 
 from heliograph.client.keeper import Keeper
 from heliograph.client.line import Line
-from heliograph.errors import MessageTooLarge, OutcomeUnknown, Unreachable
-from heliograph.federation.asking import PUBLISH, WAIT_S, Publish, Published
+from heliograph.errors import HeliographError, MessageTooLarge, OutcomeUnknown, ReplyTimeout, Unreachable
+from heliograph.federation.asking import PUBLISH, READ, WAIT_S, Publish, Published
+from heliograph.federation.errands import RECEIVE, REQUEST, Replied, Request
 from heliograph.federation.questions import Lost
-from heliograph.limits import LINK_CALLS_MAX
 from heliograph.message import Receipt
 
-ASKED_MAX: Final = LINK_CALLS_MAX // 2
+ASKED_MAX: Final = 80
 """How many requests wait for their answers at once; others wait for their turn."""
+WAITING_MAX: Final = 160
+"""How many of those that may wait for long: they do not hold up the others. Of all there are less than 256."""
+_LONG: Final = {READ, RECEIVE, REQUEST}
+REPLY_GRACE_S: Final = 2.0
+"""How much longer than a reply is waited for the hub's word that none came: it knows more of why."""
 FLYING_BYTES_MAX: Final = 16 << 20
 """How much may be on its way to the hub; less than what a hub lets wait."""
 
@@ -29,21 +34,55 @@ class Asker:
         self.timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._turns = asyncio.Semaphore(ASKED_MAX)
+        self._long = asyncio.Semaphore(WAITING_MAX)
         self._room = asyncio.Condition()
         self._flying = 0
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any]) -> tuple[Any, bytes]:
+    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
         """Ask for something that may be asked any number of times."""
         while True:
             until = self._loop.time() + self.timeout_s
             line = await self._keeper.line(until)
             try:
-                async with asyncio.timeout_at(until + WAIT_S), self._turns:
-                    return await line.ask(name, head, kind)
+                async with asyncio.timeout_at(until + WAIT_S), self.turn(name):
+                    return await line.ask(name, head, kind, lines)
             except Lost:
                 continue
-            except TimeoutError:
+            except TimeoutError as error:
+                if isinstance(error, HeliographError):
+                    raise
                 raise Unreachable(f"the hub did not answer within {self.timeout_s + WAIT_S:g} s") from None
+
+    def turn(self, name: str) -> asyncio.Semaphore:
+        """What to hold while a request of this name waits for its answer."""
+        return self._long if name in _LONG else self._turns
+
+    async def request(self, channel: str, line: bytes, own_id: str, timeout_s: float) -> tuple[Replied, bytes]:
+        """Publish a request once, however often it has to be sent, and wait for its reply."""
+        until = self._loop.time() + timeout_s
+        asked_at: float | None = None
+        while True:
+            try:
+                connection = await self._keeper.line(until)
+            except Unreachable as error:
+                if asked_at is None:
+                    raise
+                raise _unanswered(own_id, channel, timeout_s, str(error)) from error
+            self._check_size(connection, channel, line)
+            now = self._loop.time()
+            again_s = None if asked_at is None else now - asked_at
+            asked_at = now if asked_at is None else asked_at
+            try:
+                async with asyncio.timeout_at(until + REPLY_GRACE_S), self._long:
+                    left_s = max(0.001, until - self._loop.time())
+                    head = Request(channel=channel, timeout_s=left_s, again_s=again_s)
+                    return await connection.ask(REQUEST, head, Replied, line)
+            except Lost:
+                continue
+            except TimeoutError as error:
+                if isinstance(error, ReplyTimeout):
+                    raise
+                raise _unanswered(own_id, channel, timeout_s, "the hub did not answer") from None
 
     async def publish(self, channel: str, lines: list[bytes], ids: list[str], timeout_s: float | None) -> list[Receipt]:
         """Publish a batch: once, however often it has to be sent."""
@@ -98,3 +137,10 @@ class Asker:
                 f"{len(body)} bytes for '{channel}' at once; the hub takes {line.body_bytes_max - 1024}. Publish "
                 "fewer messages at once, or a reference to the data instead"
             )
+
+
+def _unanswered(own_id: str, channel: str, timeout_s: float, why: str) -> ReplyTimeout:
+    return ReplyTimeout(
+        f"no reply to request {own_id} on '{channel}' came within {timeout_s:g} s, and whether it was handled is not "
+        f"known: {why}"
+    )

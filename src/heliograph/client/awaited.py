@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from heliograph.client.answering import Answers, Handler, awaiting
 from heliograph.client.asker import Asker
 from heliograph.client.drafting import Drafting
 from heliograph.client.keeper import Keeper, address_of
-from heliograph.client.pages import Merged, OnGap, Pages, Start, open_pages
+from heliograph.client.many import Many
+from heliograph.client.options import Options, Span
+from heliograph.client.pages import Merged, OnGap, Pages, Start, open_pages, plainly
+from heliograph.client.queues import AsyncClientQueue
 from heliograph.client.settings import TlsLike, tls_files
-from heliograph.errors import HeliographError, StationClosed
-from heliograph.federation.asking import CHANNELS, Channels
+from heliograph.client.subscription import AsyncClientSubscription, Reading
+from heliograph.client.worker import AwaitingWorker, Workers
+from heliograph.delivery.invoke import check_handler
+from heliograph.delivery.retry import Retry
+from heliograph.errors import InvalidMessage
+from heliograph.federation.asking import CHANNELS, Channels, Which
 from heliograph.message import Draft, HeaderValue, Message, Receipt
 from heliograph.names import check_name
+from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
+from heliograph.station.requests import ERROR_TYPE, Duration, failure, seconds
+from heliograph.station.requests import TIMEOUT_S as REPLY_TIMEOUT_S
 
-logger = logging.getLogger("heliograph.client")
 TIMEOUT_S = 30.0
-Span = float | timedelta
 
 
 class AsyncClient:
     """A connection to a hub that is made again when it is lost. Use it in one event loop; made by ``connect_async``."""
 
-    def __init__(self, keeper: Keeper, asker: Asker, name: str, service: str) -> None:
+    def __init__(self, keeper: Keeper, asker: Asker, workers: Workers, name: str, service: str) -> None:
         self._keeper = keeper
         self._asker = asker
+        self.workers = workers
         self.name = name
         """Who this client is, by its certificate."""
         self._payloads = Payloads()
         self._drafting = Drafting(name, service, self._payloads)
+        self.answers = Answers(asker, self._drafting)
         self._subscriptions: set[AsyncClientSubscription] = set()
+        self._queues: set[AsyncClientQueue] = set()
 
     @property
     def hub(self) -> str:
         """The hub's name, by its certificate."""
         return self._keeper.hub
+
+    @property
+    def timeout_s(self) -> float:
+        """How long to wait for a connection."""
+        return self._asker.timeout_s
 
     @property
     def connected(self) -> bool:
@@ -94,33 +108,119 @@ class AsyncClient:
     ) -> Pages | Merged:  # fmt: skip
         """What ``read`` iterates over, a page at a time."""
         return await open_pages(
-            self._asker.ask, check_name(channel), start, end, partition, self._decoder, on_gap, follow=follow
+            self._asker.ask, check_name(channel), start, end, partition, self.decoder, on_gap, follow=follow
         )
 
-    def _decoder(self) -> Any:
+    def decoder(self) -> Any:
+        """How payloads of registered types are decoded; None if there are none."""
         return self._payloads.decoder if self._payloads.registered else None
 
     async def subscribe(
-        self, channel: str, handler: Callable[[Message], Any], *, start: Start = "new", on_gap: OnGap | None = None
-    ) -> AsyncClientSubscription:
+        self, channel: str, handler: Handler, *, name: str | None = None, group: bool = False, queue: bool = False,
+        start: Start = "new", concurrency: int = 1, retry: Retry | None = None, on_gap: OnGap | None = None,
+        visibility_s: Span | None = None, max_in_flight: int | None = None, max_deliveries: int | None = None,
+    ) -> AsyncClientSubscription:  # fmt: skip
         """Call the handler, a function or a coroutine function, for each new message until it is closed.
 
-        What is published after this returned is delivered: after a cut it goes on behind the last message it had.
+        Without a name: what is published after this returned is delivered; after a cut it goes on behind the last
+        message it had. The channel may be a pattern. With a ``name`` the hub keeps the place, as for a durable
+        subscription of its own; with ``group=True`` or ``queue=True`` this is one of any number of workers, at the hub
+        and at other clients: see :meth:`Station.subscribe`.
         """
-        pages = await self.pages(channel, start, None, None, follow=True, on_gap=on_gap)
-        found = AsyncClientSubscription(channel, pages, handler, self._subscriptions.discard)
-        self._subscriptions.add(found)
+        options = Options(
+            name=name, group=group, queue=queue, start=start, concurrency=concurrency, retry=retry,
+            visibility_s=visibility_s, max_in_flight=max_in_flight, max_deliveries=max_deliveries,
+        )  # fmt: skip
+        return await self._subscribe(channel, handler, options, on_gap, answers=False)
+
+    async def _subscribe(
+        self, channel: str, handler: Handler, options: Options, on_gap: OnGap | None, *, answers: bool
+    ) -> AsyncClientSubscription:
+        check_handler(handler)
+        ask = options.work(channel, self.workers.number(), answers=answers)
+        found: AsyncClientSubscription
+        if ask is None:
+            source = await self.follow(channel, options.start, on_gap)
+            found = Reading(channel, source, handler)
+        else:
+            found = AwaitingWorker(self.workers, ask, self.decoder, on_gap, handler)
+            await found.start(self.timeout_s)
+        self._subscriptions = {*(one for one in self._subscriptions if one.live), found}
+        return found
+
+    async def follow(self, channel: str, start: Start, on_gap: OnGap | None) -> Pages | Merged | Many:
+        """What a plain subscription reads, a page at a time."""
+        if not is_pattern(channel):
+            return await self.pages(channel, start, None, None, follow=True, on_gap=on_gap)
+
+        async def open_one(name: str, later: bool) -> Pages | Merged:
+            return await self.pages(name, "first" if later else start, None, None, follow=True, on_gap=on_gap)
+
+        many = Many(channel, self._matching, open_one)
+        await many.begin()
+        return many
+
+    async def request(
+        self, channel: str, data: Any = None, *, timeout: Duration = REPLY_TIMEOUT_S,  # noqa: ASYNC109 - as below
+        type: str | None = None, key: str | None = None, headers: Mapping[str, HeaderValue] | None = None,
+        correlation_id: str | None = None, subject: str | None = None,
+    ) -> Message:  # fmt: skip
+        """Publish a request at the hub and wait for its reply, from whoever answers there; see ``Station.request``.
+
+        ReplyTimeout if none came in time; ReplyFailed if the handler gave up. The right to publish is all it needs.
+        """
+        timeout_s = seconds(timeout)
+        if headers and not {"replyto", "replyfor"}.isdisjoint(headers):
+            raise InvalidMessage("the headers 'replyto' and 'replyfor' of a request are set by the hub")
+        common = Draft(type=type, key=key, headers=headers, correlation_id=correlation_id, subject=subject)
+        lines, ids = self._drafting.events(channel, [data], common, None)
+        place, line = await self._asker.request(channel, lines[0], ids[0], timeout_s)
+        reply = plainly(line, place.offset, place.partition, self.decoder())
+        if reply.type == ERROR_TYPE:
+            raise failure(reply)
+        return reply
+
+    async def reply(
+        self, channel: str, handler: Handler, *, name: str | None = None, on_gap: OnGap | None = None, **options: Any
+    ) -> AsyncClientSubscription:
+        """Answer the requests of a channel of the hub with what ``handler`` returns (a Draft, to say more than data).
+
+        A subscription in every respect, with the options of :meth:`subscribe`; ``reply`` of the hub's rules allows it.
+        """
+        said = Options(name=name, **options)
+        answering = awaiting(handler, self.answers, alone=name is None)
+        check_handler(handler)
+        return await self._subscribe(channel, answering, said, on_gap, answers=True)
+
+    async def queue(
+        self, channel: str, name: str, *, start: Start = "new", visibility_s: Span | None = None,
+        max_in_flight: int | None = None, max_deliveries: int | None = None,
+    ) -> AsyncClientQueue:  # fmt: skip
+        """Become a worker of a queue of the hub and pull its messages; see :meth:`Station.queue`."""
+        options = Options(
+            name=name, queue=True, start=start, visibility_s=visibility_s, max_in_flight=max_in_flight,
+            max_deliveries=max_deliveries,
+        )  # fmt: skip
+        ask = options.pull(channel, self.workers.number())
+        found = AsyncClientQueue(self._keeper, self._asker, ask, self.decoder, self._queues.discard)
+        await found.open()
+        self._queues.add(found)
         return found
 
     async def channels(self) -> list[str]:
         """The names of the hub's channels that this client may read."""
-        found: Channels = (await self._asker.ask(CHANNELS, Channels(names=[]), Channels))[0]
+        return await self._matching("")
+
+    async def _matching(self, pattern: str) -> list[str]:
+        found: Channels = (await self._asker.ask(CHANNELS, Which(pattern=pattern), Channels))[0]
         return found.names
 
     async def close(self) -> None:
         """End the subscriptions, and leave."""
         for subscription in list(self._subscriptions):
             await subscription.close()
+        for queue in list(self._queues):
+            await queue.close()
         await self._keeper.close()
 
     async def __aenter__(self) -> Self:
@@ -130,60 +230,6 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-class AsyncClientSubscription:
-    """Calls a handler for each message, in order; one that fails is logged and counted, and the next one comes."""
-
-    def __init__(
-        self, channel: str, pages: Pages | Merged, handler: Callable[[Message], Any],
-        on_end: Callable[[AsyncClientSubscription], Any],
-    ) -> None:  # fmt: skip
-        self.channel = channel
-        self.delivered = 0
-        self.failed = 0
-        self.error: HeliographError | None = None
-        """Why it ended by itself: the hub does not allow it any more, for example."""
-        self._pages = pages
-        self._handler = handler
-        self._on_end = on_end
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                for message in await next_page(self._pages, self.channel):
-                    await self._deliver(message)
-        except StationClosed:
-            pass
-        except HeliographError as error:
-            self.error = error
-            logger.error("the subscription of '%s' ended: %s", self.channel, error)
-        finally:
-            self._on_end(self)
-
-    async def _deliver(self, message: Message) -> None:
-        if expired(message):
-            return
-        try:
-            result = self._handler(message)
-            if inspect.isawaitable(result):
-                await result
-            self.delivered += 1
-        except Exception:
-            self.failed += 1
-            logger.exception("the handler of '%s' failed with offset %d", self.channel, message.offset)
-
-    @property
-    def live(self) -> bool:
-        """Whether it goes on."""
-        return not self._task.done()
-
-    async def close(self) -> None:
-        """End it. A handler in the middle of a message is cancelled."""
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class _Connecting:
@@ -221,24 +267,11 @@ async def open_client(url: str, tls: TlsLike | None, service: str, timeout_s: fl
     """A client that is connected."""
     address = address_of(url)
     files = await asyncio.to_thread(tls_files, tls)
-    keeper = Keeper(address, files)
+    workers = Workers()
+    keeper = workers.keeper = Keeper(address, files, workers.called)
     try:
         await keeper.line(asyncio.get_running_loop().time() + timeout_s)
     except BaseException:
         await keeper.close()
         raise
-    return AsyncClient(keeper, Asker(keeper, timeout_s), files.name, service)
-
-
-def expired(message: Message) -> bool:
-    """Whether it is not worth delivering any more."""
-    return message.expires is not None and message.expires <= datetime.now(UTC)
-
-
-async def next_page(pages: Pages | Merged, channel: str) -> list[Message]:
-    """Some more messages, however long the hub is away."""
-    while True:
-        try:
-            return await pages.next()
-        except ConnectionError as error:
-            logger.warning("'%s' waits for the hub: %s", channel, error)
+    return AsyncClient(keeper, Asker(keeper, timeout_s), workers, files.name, service)

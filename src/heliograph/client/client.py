@@ -2,84 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from heliograph.client.awaited import TIMEOUT_S, AsyncClient, Span, expired, next_page, open_client
+from heliograph.client.answering import Handler, in_threads
+from heliograph.client.awaited import TIMEOUT_S, AsyncClient, open_client
+from heliograph.client.options import Options, Span
 from heliograph.client.pages import Merged, OnGap, Pages, Start
+from heliograph.client.queues import ClientQueue
 from heliograph.client.settings import TlsLike
-from heliograph.errors import HeliographError, StationClosed
+from heliograph.client.threads import (
+    ClientSubscription,
+    Hands,
+    Loop,
+    ReadingInThread,
+    ThreadWorker,
+    WorkingInThreads,
+)
+from heliograph.delivery.invoke import check_handler
+from heliograph.delivery.retry import Retry
 from heliograph.message import HeaderValue, Message, Receipt
-
-logger = logging.getLogger("heliograph.client")
-_T = TypeVar("_T")
-_CLOSE_S = 5.0
-
-
-class _Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="heliograph-client", daemon=True)
-        self._thread.start()
-        self._waited: set[Future[Any]] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Have something done there."""
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise StationClosed("the client is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._waited.add(future)
-        future.add_done_callback(self._waited.discard)
-        return future
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Have something done there, and wait for it."""
-        future = self.start(work)
-        try:
-            return future.result()
-        except CancelledError:
-            raise StationClosed("the client is closed") from None
-        except BaseException:
-            future.cancel()  # Ctrl-C, for example
-            raise
-
-    def close(self) -> None:
-        """End the thread; whoever waits is told that it is closed."""
-        with self._lock:
-            self._closed = True
-        for future in list(self._waited):
-            future.cancel()
-        self._loop.call_soon_threadsafe(self._end)
-        self._thread.join(_CLOSE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    def _end(self) -> None:
-        async def settle() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._loop.stop()
-
-        self._loop.create_task(settle())
+from heliograph.station.requests import TIMEOUT_S as REPLY_TIMEOUT_S
+from heliograph.station.requests import Duration
 
 
 class Client:
     """A connection to a hub that is made again when it is lost. Safe to use from any number of threads."""
 
-    def __init__(self, loop: _Loop, inner: AsyncClient) -> None:
+    def __init__(self, loop: Loop, inner: AsyncClient) -> None:
         self._loop = loop
         self._inner = inner
         self._subscriptions: set[ClientSubscription] = set()
@@ -147,16 +98,86 @@ class Client:
             yield from self._loop.run(pages.next())
 
     def subscribe(
-        self, channel: str, handler: Callable[[Message], Any], *, start: Start = "new", on_gap: OnGap | None = None
-    ) -> ClientSubscription:
+        self, channel: str, handler: Handler, *, name: str | None = None, group: bool = False, queue: bool = False,
+        start: Start = "new", concurrency: int = 1, retry: Retry | None = None, on_gap: OnGap | None = None,
+        visibility_s: Span | None = None, max_in_flight: int | None = None, max_deliveries: int | None = None,
+    ) -> ClientSubscription:  # fmt: skip
         """Call the handler for each new message, in a thread of its own, until it is closed.
 
-        What is published after this returned is delivered: after a cut it goes on behind the last message it had.
+        Without a name: what is published after this returned is delivered; after a cut it goes on behind the last
+        message it had. The channel may be a pattern. With a ``name`` the hub keeps the place, as for a durable
+        subscription of its own; with ``group=True`` or ``queue=True`` this is one of any number of workers, at the hub
+        and at other clients: see :meth:`Station.subscribe`.
         """
-        pages = self._loop.run(self._inner.pages(channel, start, None, None, follow=True, on_gap=on_gap))
-        found = ClientSubscription(self._loop, channel, pages, handler)
+        options = Options(
+            name=name, group=group, queue=queue, start=start, concurrency=concurrency, retry=retry,
+            visibility_s=visibility_s, max_in_flight=max_in_flight, max_deliveries=max_deliveries,
+        )  # fmt: skip
+        return self._subscribe(channel, handler, options, on_gap, answers=False)
+
+    def _subscribe(
+        self, channel: str, handler: Handler, options: Options, on_gap: OnGap | None, *, answers: bool
+    ) -> ClientSubscription:
+        check_handler(handler)
+        inner = self._inner
+        ask = options.work(channel, inner.workers.number(), answers=answers)
+        found: ClientSubscription
+        if ask is None:
+            source = self._loop.run(inner.follow(channel, options.start, on_gap))
+            found = ReadingInThread(self._loop, channel, source, handler)
+        else:
+            hands = Hands(ask.concurrency, f"heliograph-client-{channel}")
+            worker = ThreadWorker(inner.workers, ask, inner.decoder, on_gap, handler, hands)
+            try:
+                self._loop.run(worker.start(inner.timeout_s))
+            except BaseException:
+                hands.close()
+                raise
+            found = WorkingInThreads(self._loop, worker, hands)
+        for one in list(self._subscriptions):
+            if not one.live:
+                self._subscriptions.discard(one)
         self._subscriptions.add(found)
         return found
+
+    def request(
+        self, channel: str, data: Any = None, *, timeout: Duration = REPLY_TIMEOUT_S, type: str | None = None,
+        key: str | None = None, headers: Mapping[str, HeaderValue] | None = None, correlation_id: str | None = None,
+        subject: str | None = None,
+    ) -> Message:  # fmt: skip
+        """Publish a request at the hub and wait for its reply, from whoever answers there; see ``Station.request``.
+
+        ReplyTimeout if none came in time; ReplyFailed if the handler gave up. The right to publish is all it needs.
+        """
+        return self._loop.run(
+            self._inner.request(
+                channel, data, timeout=timeout, type=type, key=key, headers=headers, correlation_id=correlation_id,
+                subject=subject,
+            )
+        )  # fmt: skip
+
+    def reply(
+        self, channel: str, handler: Handler, *, name: str | None = None, on_gap: OnGap | None = None, **options: Any
+    ) -> ClientSubscription:
+        """Answer the requests of a channel of the hub with what ``handler`` returns (a Draft, to say more than data).
+
+        A subscription in every respect, with the options of :meth:`subscribe`; ``reply`` of the hub's rules allows it.
+        """
+        said = Options(name=name, **options)
+        check_handler(handler)
+        answering = in_threads(handler, self._inner.answers, self._loop, alone=name is None)
+        return self._subscribe(channel, answering, said, on_gap, answers=True)
+
+    def queue(
+        self, channel: str, name: str, *, start: Start = "new", visibility_s: Span | None = None,
+        max_in_flight: int | None = None, max_deliveries: int | None = None,
+    ) -> ClientQueue:  # fmt: skip
+        """Become a worker of a queue of the hub and pull its messages; see :meth:`Station.queue`."""
+        inner = self._inner.queue(
+            channel, name, start=start, visibility_s=visibility_s, max_in_flight=max_in_flight,
+            max_deliveries=max_deliveries,
+        )  # fmt: skip
+        return ClientQueue(self._loop, self._loop.run(inner))
 
     def channels(self) -> list[str]:
         """The names of the hub's channels that this client may read."""
@@ -183,65 +204,6 @@ class Client:
         self.close()
 
 
-class ClientSubscription:
-    """Calls a handler for each message, in order; one that fails is logged and counted, and the next one comes."""
-
-    def __init__(
-        self, loop: _Loop, channel: str, pages: Pages | Merged, handler: Callable[[Message], Any]
-    ) -> None:  # fmt: skip
-        self.channel = channel
-        self.delivered = 0
-        self.failed = 0
-        self.error: HeliographError | None = None
-        """Why it ended by itself: the hub does not allow it any more, for example."""
-        self._loop = loop
-        self._pages = pages
-        self._handler = handler
-        self._stop = threading.Event()
-        self._fetching: Future[list[Message]] | None = None
-        self._thread = threading.Thread(target=self._run, name=f"heliograph-client-{channel}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self._fetching = self._loop.start(next_page(self._pages, self.channel))
-                if self._stop.is_set():
-                    self._fetching.cancel()
-                for message in self._fetching.result():
-                    if self._stop.is_set():
-                        return
-                    self._deliver(message)
-        except (StationClosed, CancelledError):
-            return
-        except HeliographError as error:
-            self.error = error
-            logger.error("the subscription of '%s' ended: %s", self.channel, error)
-
-    def _deliver(self, message: Message) -> None:
-        if expired(message):
-            return
-        try:
-            self._handler(message)
-            self.delivered += 1
-        except Exception:
-            self.failed += 1
-            logger.exception("the handler of '%s' failed with offset %d", self.channel, message.offset)
-
-    @property
-    def live(self) -> bool:
-        """Whether it goes on."""
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        """End it, after the message that the handler has now."""
-        self._stop.set()
-        if self._fetching is not None:
-            self._fetching.cancel()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSE_S)
-
-
 def connect(url: str, *, tls: TlsLike | None = None, service: str = "", timeout: float = TIMEOUT_S) -> Client:
     """Connect to a hub without a data directory: publish there, and read what is there or comes.
 
@@ -255,7 +217,7 @@ def connect(url: str, *, tls: TlsLike | None = None, service: str = "", timeout:
     Traceback (most recent call last):
     heliograph.errors.ConfigError: 'http://hub:7740' is not a hub's address: use wss://HOST:PORT
     """
-    loop = _Loop()
+    loop = Loop()
     try:
         inner = loop.run(open_client(url, tls, service, timeout))
     except BaseException:

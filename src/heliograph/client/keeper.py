@@ -8,11 +8,12 @@ import logging
 import os
 import random
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 import picows
 
-from heliograph.client.line import Line, text_of
+from heliograph.client.line import Line, nothing_here, text_of
 from heliograph.errors import (
     CertificateError,
     ConfigError,
@@ -24,6 +25,7 @@ from heliograph.errors import (
 )
 from heliograph.federation import sockets
 from heliograph.federation.backoff import failures_after, pause_s
+from heliograph.federation.events import Called
 from heliograph.federation.identity import software
 from heliograph.federation.session import Ours
 from heliograph.federation.tls import refusal
@@ -63,7 +65,8 @@ def address_of(url: str) -> str:
 class Keeper:
     """The connection of one client, whichever it is now."""
 
-    def __init__(self, address: str, tls: TlsFiles) -> None:
+    def __init__(self, address: str, tls: TlsFiles, called: Callable[[Line, Called], None] = nothing_here) -> None:
+        self._called = called
         self._address = address
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -129,7 +132,7 @@ class Keeper:
         made: list[Line] = []
 
         def listener() -> Line:
-            made.append(Line(self._ours, self._tls))
+            made.append(Line(self._ours, self._tls, self._called))
             return made[0]
 
         self._tls.refresh()

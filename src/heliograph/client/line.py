@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
 import picows
 
-from heliograph.errors import HeliographError, ProtocolError
-from heliograph.federation import events
+from heliograph.errors import HeliographError, NotFound, ProtocolError
+from heliograph.federation import asking, events
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.questions import Lost, Questions
 from heliograph.federation.rules import Rules
@@ -25,8 +25,9 @@ class Line(picows.WSListener):
 
     _transport: picows.WSTransport
 
-    def __init__(self, ours: Ours, tls: TlsFiles) -> None:
+    def __init__(self, ours: Ours, tls: TlsFiles, called: Callable[[Line, events.Called], None]) -> None:
         super().__init__()
+        self._called = called
         self._loop = asyncio.get_running_loop()
         self._ours = ours
         self._tls = tls
@@ -91,7 +92,7 @@ class Line(picows.WSListener):
                 case events.Replied() if self._questions is not None:
                     self._questions.answered(event)
                 case events.Called():
-                    self._session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")
+                    self._called(self, event)
                 case events.Closed():
                     self._flush()
                     self._end(event)
@@ -144,10 +145,27 @@ class Line(picows.WSListener):
             raise Lost("the connection is over")
         return await self._questions.ask(name, head, kind, lines)
 
+    def reply(self, call: int, head: msgspec.Struct) -> None:
+        """Answer what the hub asked, if it is still there."""
+        if self.working and self._session is not None:
+            self._session.calls.reply(call, asking.encode(head))
+            self._flush()
+
+    def fail(self, call: int, error: HeliographError) -> None:
+        """Answer what the hub asked with an error."""
+        if self.working and self._session is not None:
+            self._session.calls.fail(call, asking.name_of(error), str(error))
+            self._flush()
+
     def bye(self) -> None:
         """End in order."""
         if self._session is not None and not self.over.is_set():
             self._step(self._session.bye("the client leaves"))
+
+
+def nothing_here(line: Line, event: events.Called) -> None:
+    """The answer of a client that has no workers."""
+    line.fail(event.call, NotFound(f"there is no request {event.name!r} here"))
 
 
 def text_of(closed: events.Closed | None) -> str:

@@ -115,9 +115,7 @@ class Pages:
             if not line.strip(b" "):
                 continue
             try:
-                messages.append(decode_line(line, offset, partition, decoder))
-            except InvalidMessage:  # not what is registered here: plain, as reading a station does
-                messages.append(decode_line(line, offset, partition, None))
+                messages.append(plainly(line, offset, partition, decoder))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._tell(Lack(partition, offset, offset + 1, f"it cannot be decoded: {error}"))
         return messages
@@ -130,6 +128,14 @@ class Pages:
         logger.warning("'%s' offsets %d to %d do not come: %s", gap.channel, gap.first, gap.next - 1, gap.reason)
         if self._on_gap is not None:
             self._on_gap(gap)
+
+
+def plainly(line: bytes, offset: int, partition: int, decoder: PayloadDecoder | None) -> Message:
+    """A message; if it is not what is registered here, with plain data, as reading a station does."""
+    try:
+        return decode_line(line, offset, partition, decoder)
+    except InvalidMessage:
+        return decode_line(line, offset, partition, None)
 
 
 class Merged:
@@ -162,7 +168,7 @@ async def open_pages(
     decoder: Callable[[], PayloadDecoder | None], on_gap: OnGap | None, *, follow: bool, size: int = PAGE_BYTES,
 ) -> Pages | Merged:  # fmt: skip
     """From start to end; with ``follow`` without an end, also of a channel that is not there yet."""
-    find = Find(channel=channel, start=_said(start), end=None if end is None else _said(end), partition=partition)
+    find = Find(channel=channel, start=said(start), end=None if end is None else said(end), partition=partition)
     try:
         found, _ = await ask(FIND, find, Found)
     except NotFound:
@@ -182,7 +188,8 @@ async def open_pages(
     return Merged(parts)
 
 
-def _said(start: Start) -> str | int:
+def said(start: Start) -> str | int:
+    """A start as it is told to the hub."""
     return start.isoformat() if isinstance(start, datetime) else start
 
 

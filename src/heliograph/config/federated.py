@@ -36,7 +36,7 @@ def check(hub: Hub, links: Iterable[Link], tls: Tls) -> None:
 
 def _check_peer(peer: Peer, where: str) -> None:
     _check_names([peer.name], f"{where}.name", patterns=False)
-    for name in ("publish", "subscribe", "relay"):
+    for name in ("publish", "subscribe", "relay", "reply"):
         _check_names(getattr(peer, name), f"{where}.{name}")
 
 

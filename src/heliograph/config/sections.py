@@ -225,6 +225,10 @@ class Peer(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Stations whose messages it may pass on, names and patterns. Its own it may always send."),
     ] = ()
+    reply: Annotated[
+        tuple[str, ...],
+        Meta(description="Channels whose requests it may answer, names and patterns. Replies to its own it may get."),
+    ] = ()
     messages_per_s: Annotated[
         float, Meta(ge=0, description="So many messages a second are taken from it; more have to wait. 0: any number.")
     ] = 0.0

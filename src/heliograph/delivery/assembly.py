@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph.delivery.far import FarHandler, FarInvoker
 from heliograph.delivery.invoke import (
     AsyncInvoke,
     BatchInvoker,
@@ -57,6 +58,11 @@ def check_arguments(
         raise ConfigError(f"buffer is {buffer}; at least one message must fit")
 
 
+def make_invoker(handler: Handler, interrupt: Interrupt) -> Invoke:
+    """What calls a plain handler message by message, here or wherever it is."""
+    return FarInvoker(handler, interrupt) if isinstance(handler, FarHandler) else PlainInvoker(handler, interrupt)
+
+
 def make_lanes(
     terms: Terms,
     handler: Handler,
@@ -74,7 +80,7 @@ def make_lanes(
     abandoned = Abandoned()
 
     def make_plain(interrupt: Interrupt) -> Invoke:
-        return BatchInvoker(handler, interrupt) if terms.batch else PlainInvoker(handler, interrupt)
+        return BatchInvoker(handler, interrupt) if terms.batch else make_invoker(handler, interrupt)
 
     def make_invoke(lane: Lane) -> Invoke:
         def make(interrupt: Interrupt) -> Invoke:

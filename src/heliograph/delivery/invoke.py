@@ -16,6 +16,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
+from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,11 @@ class Run:
     def undone(self) -> Message:
         """The first message that is not certainly done."""
         return self.messages[self.done()]
+
+    def pass_by(self, count: int) -> None:
+        """Take so many more messages without looking at them: they are done elsewhere, or known to be."""
+        for _ in islice(self._iterator, count):
+            pass
 
     def _wanted(self, oldest: Oldest) -> Iterator[Message]:
         for message in self._iterator:

@@ -56,7 +56,7 @@ from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.message import Gap, PayloadDecoder
-from heliograph.names import DEAD_LETTER, REPLY, check_name
+from heliograph.names import DEAD_LETTER, REPLY_TO, check_name, is_mailbox
 
 if TYPE_CHECKING:
     from heliograph.engine.sifting import SiftingCursor
@@ -184,6 +184,8 @@ class FilesEngine:
         """Make a channel, by default with as many partitions as the station's setting says; False if it was there."""
         self.check_writable()
         check_name(name)
+        if name.startswith(REPLY_TO):
+            settings, partitions = channels.REPLIES, 1
         if partitions is None:
             partitions = 1 if name.endswith(DEAD_LETTER) else self.config.storage.partitions
         made = channels.create(
@@ -307,9 +309,13 @@ class FilesEngine:
         try:
             self.describe(name)
         except NotFound:
-            if self.read_only or not self.config.storage.auto_create or name.startswith(REPLY):
+            if self.read_only or not self.makes(name):
                 raise
             self.create(name)
+
+    def makes(self, name: str) -> bool:
+        """Whether a channel is made when it is needed. That of a process's replies is not: whoever asked has gone."""
+        return name.startswith(REPLY_TO) or (self.config.storage.auto_create and not is_mailbox(name))
 
     def incarnation(self, name: str) -> str:
         return self.describe(name).incarnation
@@ -462,9 +468,7 @@ class FilesEngine:
             except NotFound:
                 # Nobody can make a channel of dead letters beforehand, and without it a message would be
                 # retried for ever.
-                wanted = self.config.storage.auto_create or name.endswith(DEAD_LETTER)
-                wanted = wanted and not name.startswith(REPLY)  # whoever asked has gone
-                if self.read_only or not wanted:
+                if self.read_only or not (name.endswith(DEAD_LETTER) or self.makes(name)):
                     raise
                 self.create(name)  # and again, if another process deletes it at once
         return action()

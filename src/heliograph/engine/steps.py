@@ -137,9 +137,8 @@ class Steps:
             self._root.mkdir(exist_ok=True)
             self._disk.sync_directory(self._root.parent)
         aside = self._root / f"{record.id}.tmp"
-        lock = FileLock(aside, self._disk)
+        lock = self._own(aside)
         try:
-            lock.try_exclusive()
             lock.write(msgspec.json.encode(record) + b"\n")
             self._disk.rename(aside, self._path(record.id))
             self._disk.sync_directory(self._root)
@@ -149,6 +148,14 @@ class Steps:
             lock.release()
             raise
         return lock
+
+    def _own(self, aside: Path) -> FileLock:
+        """A file that is locked; whoever looks for what the dead left behind may be quicker, and remove it."""
+        while True:
+            lock = FileLock(aside, self._disk)
+            if lock.try_exclusive() and lock.in_place():
+                return lock
+            lock.release()
 
     def _append(self, record: Record, number: int) -> int:
         part = record.parts[number]

@@ -6,7 +6,7 @@ Nothing is taken over but values: the line is written anew, so that a client can
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -37,8 +37,13 @@ class Accepted(NamedTuple):
     time_us: int
 
 
-def accept(line: bytes, channel: str, peer: str, payload_decoder: Decoder) -> Accepted:
+def accept(
+    line: bytes, channel: str, peer: str, payload_decoder: Decoder, added: Mapping[str, str] | None = None,
+    into: str | None = None,
+) -> Accepted:  # fmt: skip
     """Check an event of a peer. InvalidMessage says what is wrong with it, NotAllowed that it is another's.
+
+    ``added``: headers that the hub sets itself. ``into``: another channel to store it in.
 
     >>> line = b'{"specversion":"1.0","id":"1","source":"host1","type":"t","time":"2026-11-15T20:30:01Z","data":[1, 2]}'
     >>> accept(line, "alerts", "host1", lambda _: None).body
@@ -59,8 +64,10 @@ def accept(line: bytes, channel: str, peer: str, payload_decoder: Decoder) -> Ac
     moment = _moment(words.get("time", ""))
     if EXPIRES in headers:
         headers[EXPIRES] = Expiry.read(headers[EXPIRES])
+    if added:
+        headers |= added
     key = words.get("partitionkey")
-    begin = template(channel, type_name, source) % (check_id(words.get("id")), _timestamps.format(moment))
+    begin = template(into or channel, type_name, source) % (check_id(words.get("id")), _timestamps.format(moment))
     rest = attributes(key, words.get("correlationid"), words.get("traceparent"), words.get("subject"), headers)
     return Accepted(begin + rest + data, words["id"], key, moment)
 

@@ -110,6 +110,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where to go on, of partitions where that changed."""
 
 
+class Which(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Channels that a pattern means; all without one."""
+
+    pattern: str = ""
+
+
 class Channels(msgspec.Struct, frozen=True, kw_only=True):
     """The channels that the client may read."""
 
@@ -146,9 +152,9 @@ _TOLD: Final = {
     kind.__name__: kind
     for kind in (
         errors.AlreadyExists, errors.Busy, errors.ConfigError, errors.Damaged, errors.DiskFull, errors.Fenced,
-        errors.InvalidMessage, errors.InvalidName, errors.MessageTooLarge, errors.NotAllowed, errors.NotFound,
-        errors.OutcomeUnknown, errors.PayloadMismatch, errors.ProtocolError, errors.ReadOnly, errors.SchemaConflict,
-        errors.StorageError,
+        errors.InvalidMessage, errors.InvalidName, errors.LeaseLost, errors.MessageTooLarge,
+        errors.NotAllowed, errors.NotFound, errors.OutcomeUnknown, errors.PayloadMismatch, errors.ProtocolError,
+        errors.ReadOnly, errors.ReplyTimeout, errors.SchemaConflict, errors.StorageError, errors.SubscriptionBusy,
     )
 }  # fmt: skip
 

@@ -27,9 +27,9 @@ class Calls:
         """Ask; the number that Replied will have. Busy if too many wait for an answer."""
         if len(self._asked) >= LINK_CALLS_MAX:
             raise Busy(f"{LINK_CALLS_MAX} requests on this link wait for their replies; try again when some came")
+        self._say(frames.Call(call=self._last + 1, name=name), body)  # unless it is too large
         self._last += 1
         self._asked.add(self._last)
-        self._say(frames.Call(call=self._last, name=name), body)
         return self._last
 
     def reply(self, call: int, body: Buffer = b"") -> None:
@@ -43,8 +43,8 @@ class Calls:
     def _answer(self, reply: frames.Reply, body: Buffer) -> None:
         if reply.call not in self._open:
             raise ValueError(f"request {reply.call} was not asked, or was answered before")
-        self._open.discard(reply.call)
         self._say(reply, body)
+        self._open.discard(reply.call)
 
     def on_call(self, said: frames.Call, body: memoryview) -> list[Event]:
         """The other side asks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.federation.counter import Counter
+from heliograph.federation.crew import Places
 from heliograph.federation.desk import Desk
 from heliograph.federation.events import Called
 from heliograph.federation.newsroom import Ends
@@ -32,6 +33,7 @@ class Clients:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._counter = Counter(shared.station)
+        self._places = Places()
         self._here: list[Conversation] = []
         self._desks: dict[Conversation, Desk] = {}
 
@@ -53,13 +55,13 @@ class Clients:
             self._here.remove(conversation)
         desk = self._desks.pop(conversation, None)
         if desk is not None:
-            self._shared.pool.submit(desk.close)
+            self._shared.pool.submit(desk.end())
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""
         desk = self._desks.get(conversation)
         if desk is None:
-            desk = self._desks[conversation] = Desk(conversation, self._counter)
+            desk = self._desks[conversation] = Desk(conversation, self._counter, self._places)
         desk.asked(event)
 
     def on_news(self, ends: Ends) -> None:

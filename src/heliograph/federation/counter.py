@@ -6,7 +6,7 @@ Nothing is remembered between two requests: a client says itself how far it has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
@@ -15,7 +15,7 @@ from heliograph.engine.port import Position
 from heliograph.errors import InvalidMessage, MessageTooLarge, NotAllowed, NotFound
 from heliograph.federation import portions
 from heliograph.federation.accepting import Accepted, accept
-from heliograph.federation.asking import Channels, Find, Found, Lack, Page, Place, Publish, Published, Read, Run
+from heliograph.federation.asking import Channels, Find, Found, Lack, Page, Place, Publish, Published, Read, Run, Which
 from heliograph.federation.rules import Rules
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from heliograph.log.commit import Ticket
@@ -24,6 +24,8 @@ from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.seek import appended_since
 from heliograph.message import Draft
 from heliograph.names import check_name, check_ownable
+from heliograph.patterns import Pattern
+from heliograph.station.partitioning import Places
 from heliograph.station.starts import partitions_for, resolve
 
 if TYPE_CHECKING:
@@ -46,24 +48,38 @@ class Counter:
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
-    def publish(self, ask: Publish, lines: bytes, rules: Rules) -> Published:
-        """Append events: all of them, or none. They are durable when it returns."""
-        channel = check_ownable(ask.channel)
-        _insist(rules.publishing(channel))
-        events = self._accept(channel, lines, rules.peer)
+    def publish(
+        self, ask: Publish, lines: bytes, rules: Rules, added: Mapping[str, str] | None = None
+    ) -> Published:  # fmt: skip
+        """Append events: all of them, or none. They are durable when it returns. ``added``: headers of the hub's."""
+        channel, events = ask.channel, self.check(ask, lines, rules, added)
         if ask.again_s is not None:
             there = self._look_for(channel, {event.id for event in events}, ask.again_s)
             if there.keys() >= {event.id for event in events}:
                 return Published(places=[there[event.id] for event in events], duplicate=True)
-        return Published(places=self._append(channel, events))
+        return Published(places=self.append(channel, events))
 
-    def _accept(self, channel: str, lines: bytes, peer: str) -> list[Accepted]:
+    def check(
+        self, ask: Publish, lines: bytes, rules: Rules, added: Mapping[str, str] | None = None
+    ) -> list[Accepted]:  # fmt: skip
+        """The events of a request, if they are allowed and are some."""
+        channel = check_ownable(ask.channel)
+        insist(rules.publishing(channel))
+        return self._accept(channel, lines, rules.peer, added)
+
+    def publish_reply(self, channel: str, line: bytes, peer: str, added: Mapping[str, str], into: str) -> None:
+        """Append the answer to a request of a channel to a channel of replies."""
+        self.append(into, self._accept(channel, line, peer, added, into))
+
+    def _accept(
+        self, channel: str, lines: bytes, peer: str, added: Mapping[str, str] | None = None, into: str | None = None
+    ) -> list[Accepted]:
         given = lines.split(b"\n")
         if not 0 < len(given) <= BATCH_MESSAGES_MAX:
             raise InvalidMessage(f"{len(given)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         found = []
         for at, line in enumerate(given):
-            event = accept(line, channel, peer, self._station.payloads.decoder)
+            event = accept(line, channel, peer, self._station.payloads.decoder, added, into)
             if len(event.body) > self._body_bytes_max:
                 raise MessageTooLarge(
                     f"message {at} for '{channel}' has about {len(event.body) + TAIL_BYTES_MAX} bytes; the hub's "
@@ -74,14 +90,25 @@ class Counter:
             raise MessageTooLarge(f"at most {BATCH_BYTES_MAX} bytes fit one atomic append")
         return found
 
-    def _append(self, channel: str, events: list[Accepted]) -> list[tuple[int, int]]:
-        publisher = self._station.publisher
+    def ticket(self, events: list[Accepted], callback: Callable[[list[Ticket]], None] | None = None) -> Ticket:
+        """Some events, ready to be appended to one partition."""
         bodies = [event.body for event in events]
-        ticket = Ticket(bodies, list(map(_crc, bodies)), self._engine.clock.time_ns() // 1000, atomic=len(bodies) > 1)
+        ticket = Ticket(
+            bodies, list(map(_crc, bodies)), self._engine.clock.time_ns() // 1000, atomic=len(bodies) > 1,
+            callback=callback,
+        )  # fmt: skip
         ticket.min_us = min(event.time_us for event in events)
         ticket.max_us = max(event.time_us for event in events)
+        return ticket
+
+    def places(self, channel: str, events: list[Accepted]) -> Places:
+        """Which partitions they go to."""
         keys = [Draft(key=event.key) for event in events]
-        places = publisher.partitioner.choose_many(channel, keys, None)
+        return self._station.publisher.partitioner.choose_many(channel, keys, None)
+
+    def append(self, channel: str, events: list[Accepted]) -> list[tuple[int, int]]:
+        """Append events, all of them or none; where each is. They are durable when it returns."""
+        publisher, ticket, places = self._station.publisher, self.ticket(events), self.places(channel, events)
         if len(places) > 1:
             receipts = publisher.append_over(channel, places, ticket, [event.id for event in events])
             return [(receipt.partition, receipt.offset) for receipt in receipts]
@@ -119,7 +146,7 @@ class Counter:
     def find(self, ask: Find, rules: Rules) -> Found:
         """What a start and an end mean now."""
         channel, engine = check_name(ask.channel), self._engine
-        _insist(rules.subscribing(channel))
+        insist(rules.subscribing(channel))
         places = []
         for number in partitions_for(engine, channel, ask.partition, ask.start, ask.end):
             end = engine.bounds(channel, number).next
@@ -127,14 +154,19 @@ class Counter:
             places.append((number, resolve(engine, channel, ask.start, number), end))
         return Found(incarnation=engine.incarnation(channel), places=places)
 
-    def channels(self, rules: Rules) -> Channels:
+    def channels(self, ask: Which, rules: Rules) -> Channels:
         """Those that a client may read."""
-        return Channels(names=[name for name in self._engine.channel_names() if not rules.subscribing(name)])
+        names = self._engine.channel_names()
+        if ask.pattern:
+            pattern = Pattern(ask.pattern)
+            insist(rules.subscribing(ask.pattern))
+            names = [name for name in names if pattern.matches(name)]
+        return Channels(names=[name for name in names if not rules.subscribing(name)])
 
     def read(self, ask: Read, rules: Rules, bytes_max: int) -> tuple[Page, bytes] | None:
         """Lines, and what will not come; None if there is nothing yet."""
         channel = check_name(ask.channel)
-        _insist(rules.subscribing(channel))
+        insist(rules.subscribing(channel))
         try:
             count, incarnation = self._engine.partition_count(channel), self._engine.incarnation(channel)
         except NotFound:
@@ -238,6 +270,7 @@ def _numbered(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
     return iter(enumerate(chunk.data.split(b"\n")[:-1], chunk.first))
 
 
-def _insist(why_not: str) -> None:
+def insist(why_not: str) -> None:
+    """Refuse what is not allowed."""
     if why_not:
         raise NotAllowed(why_not)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
-from heliograph.federation import asking
+from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
 from heliograph.federation.comparing import COMPARE, FETCH, STORE
 from heliograph.federation.counter import Counter
+from heliograph.federation.crew import CLOSE_S, Crew, Places
 from heliograph.federation.events import Called
 from heliograph.federation.exchange import Exchange
+from heliograph.federation.inquiries import Inquiries
+from heliograph.federation.pulling import Pulling
+from heliograph.federation.together import Outcome, Together
 
 if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
@@ -27,21 +34,33 @@ WAITING_BYTES_MAX: Final = 32 << 20
 WATCHED_MAX: Final = 256
 """Of how many channels one connection hears at once; of others within a second."""
 LOOK_S: Final = 1.0
+TOGETHER_BYTES_MAX: Final = 4 << 20
+"""How much is published at once, unless a single request is larger."""
+_ERRANDS: Final[dict[str, type[msgspec.Struct]]] = {
+    errands.WORK: errands.Work, errands.PULL: errands.Pull, errands.RECEIVE: errands.Receive,
+    errands.SETTLE: errands.Settle, errands.LEAVE: errands.Leave, errands.REQUEST: errands.Request,
+    errands.ANSWER: errands.Answer,
+}  # fmt: skip
 
 
 class Desk:
     """The requests of one connection."""
 
-    def __init__(self, line: Conversation, counter: Counter) -> None:
+    def __init__(self, line: Conversation, counter: Counter, places: Places) -> None:
         self._line = line
         self._counter = counter
         self._exchange = Exchange(line.shared.station)
         self._loop = asyncio.get_running_loop()
         self._publishing: deque[Called] = deque()
+        self._busy = False
+        self._together = Together(line.shared.station, counter)
         self._waiting_bytes = 0
         self._fetching = asyncio.Lock()  # each looks through a log: one at a time
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
+        self._crew = Crew(line, places)
+        self._pulling = Pulling(line, places)
+        self._inquiries = Inquiries(line, counter)
 
     def asked(self, event: Called) -> None:
         """A request came."""
@@ -51,7 +70,8 @@ class Desk:
                 return
             self._publishing.append(event)
             self._waiting_bytes += len(event.body)
-            if len(self._publishing) == 1:
+            if not self._busy:
+                self._busy = True
                 self._line.spawn(self._publish_all())
         else:
             self._line.spawn(self._answer(event.call, self._other(event)))
@@ -61,25 +81,37 @@ class Desk:
         for bell in self._bells.get(channel, ()):
             bell.set()
 
-    def close(self) -> None:
-        """Hear of nothing any more; in a thread."""
-        for channel in self._watched:
-            self._line.shared.news.unwatch(channel)
+    def end(self) -> Callable[[], None]:
+        """Its workers leave; what is left to do in a thread."""
+        leaving = [*self._crew.end(), *self._pulling.end()]
+
+        def close() -> None:
+            for channel in self._watched:
+                self._line.shared.news.unwatch(channel)
+            wait(leaving, CLOSE_S)
+
+        return close
 
     # -- answers --------------------------------------------------------------------------------------------------
 
     async def _publish_all(self) -> None:
         while self._publishing and not self._line.over.is_set():
-            event = self._publishing[0]
-            await self._answer(event.call, self._publish(event) if event.name == PUBLISH else self._store(event))
-            self._publishing.popleft()
-            self._waiting_bytes -= len(event.body)
+            if self._publishing[0].name == STORE:
+                event = self._publishing.popleft()
+                self._waiting_bytes -= len(event.body)
+                await self._answer(event.call, self._store(event))
+            else:
+                await self._publish_together()
+        self._busy = False
 
-    async def _publish(self, event: Called) -> bytes:
-        ask, lines = asking.decode(event.body, asking.Publish)
-        published = await self._line.run(self._counter.publish, ask, lines, self._line.storer.rules)
-        await self._slow_down(len(published.places), len(lines))
-        return asking.encode(published)
+    async def _publish_together(self) -> None:
+        """Whatever waits is stored together, and answered together."""
+        calls, asked = self._next()
+        outcomes = await self._line.run(self._together.publish, asked, self._line.storer.rules)
+        count = sum(len(one.places) for one in outcomes if isinstance(one, asking.Published))
+        await self._slow_down(count, sum(len(lines) for _, lines in asked))
+        for call, outcome in zip(calls, outcomes, strict=True):
+            await self._answer(call, _come(outcome))
 
     async def _store(self, event: Called) -> bytes:
         stored, size = await self._line.run(self._exchange.store, event.body, self._line.storer.rules)
@@ -91,6 +123,25 @@ class Desk:
         pause = self._line.storer.quota.take(self._loop.time(), messages, size)
         if pause > 0:
             await self._line.pause(pause)
+
+    def _next(self) -> tuple[list[int], list[tuple[asking.Publish, bytes]]]:
+        """The requests that are carried out together."""
+        calls: list[int] = []
+        asked: list[tuple[asking.Publish, bytes]] = []
+        size = 0
+        while self._publishing and (not asked or size + len(self._publishing[0].body) <= TOGETHER_BYTES_MAX):
+            if self._publishing[0].name != PUBLISH:
+                break
+            event = self._publishing.popleft()
+            self._waiting_bytes -= len(event.body)
+            try:
+                asked.append(asking.decode(event.body, asking.Publish))
+            except HeliographError as error:
+                self._fail(event.call, error)
+            else:
+                calls.append(event.call)
+                size += len(event.body)
+        return calls, asked
 
     async def _other(self, event: Called) -> bytes:
         rules = self._line.storer.rules
@@ -106,8 +157,33 @@ class Desk:
             async with self._fetching:
                 return await self._line.run(self._exchange.fetch, event.body, rules, self._line.session.body_bytes_max)
         if event.name == CHANNELS:
-            return asking.encode(await self._line.run(self._counter.channels, rules))
-        raise NotFound(f"there is no request {event.name!r} here")
+            which, _ = asking.decode(event.body, asking.Which)
+            return asking.encode(await self._line.run(self._counter.channels, which, rules))
+        return await self._errand(event)
+
+    async def _errand(self, event: Called) -> bytes:
+        """What workers, and those who ask and answer, want."""
+        kind = _ERRANDS.get(event.name)
+        if kind is None:
+            raise NotFound(f"there is no request {event.name!r} here")
+        ask, lines = asking.decode(event.body, kind)
+        match ask:
+            case errands.Work():
+                return asking.encode(await self._crew.join(ask))
+            case errands.Pull():
+                return asking.encode(await self._pulling.join(ask))
+            case errands.Receive():
+                return asking.encode(*await self._pulling.receive(ask))
+            case errands.Settle():
+                await self._pulling.settle(ask)
+            case errands.Leave():
+                if not await self._pulling.leave(ask.number):
+                    await self._crew.leave(ask)
+            case errands.Request():
+                return asking.encode(*await self._inquiries.ask(ask, lines))
+            case errands.Answer():
+                return asking.encode(await self._inquiries.answer(ask, lines))
+        return asking.encode(errands.Nothing())
 
     async def _read(self, ask: asking.Read) -> bytes:
         until = self._loop.time() + min(ask.wait_s, WAIT_S)
@@ -165,3 +241,10 @@ class Desk:
         if not self._line.over.is_set():
             reply()
             self._line.flush()
+
+
+async def _come(outcome: Outcome) -> bytes:
+    """What became of something that was published."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return asking.encode(outcome)

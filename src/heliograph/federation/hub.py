@@ -56,6 +56,7 @@ class Hub:
         self._identity = identity
         self._config = config
         self._peers = {peer.name: peer for peer in config.hub.peers}
+        self._askers = frozenset({*self._peers, self._engine.name})
         self._loop = asyncio.get_running_loop()
         self.socket: socket.socket | None = None
         self.error = ""
@@ -176,7 +177,7 @@ class Hub:
         """Who it is by its certificate, and what that one may do."""
         peer = self._tls.peer(connection)
         rules = self._peers.get(peer.name, PeerRules(name=peer.name))
-        return Terms("peer", peer, self._identity.ours(), _rules(rules), _quota(rules), "auto")
+        return Terms("peer", peer, self._identity.ours(), self._rules(rules), _quota(rules), "auto")
 
     async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
         """Only who is known, and each only once."""
@@ -238,13 +239,14 @@ class Hub:
         """Other rules from now on; who is not among the peers any more is sent away."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.hub.peers}
+        self._askers = frozenset({*self._peers, self._engine.name})
         quotas = {name: _quota(rules) for name, rules in self._peers.items()}
         for conversation in list(self.conversations):
             rules = self._peers.get(conversation.session_peer)
             if rules is None:
                 conversation.refuse("unknown", "not among the hub's peers any more")
             else:
-                conversation.allow(_rules(rules), None, quotas[rules.name])
+                conversation.allow(self._rules(rules), None, quotas[rules.name])
 
     def look(self) -> None:
         """Now and then: end connections whose certificate is not good any more."""
@@ -321,12 +323,11 @@ class Hub:
         logger.warning("the hub refused %s (%s): %s", peer or "somebody", where, why)
         self._audit("link-refused", peer=peer, address=where, why=why)
 
+    def _rules(self, peer: PeerRules) -> Rules:
+        return Rules(peer.name, peer.publish, peer.subscribe, peer.relay, peer.reply, self._askers)
+
     def _audit(self, event: str, **facts: object) -> None:
         self._shared.pool.submit(lambda: self._engine.audit.write(event, **facts))
-
-
-def _rules(peer: PeerRules) -> Rules:
-    return Rules(peer.name, peer.publish, peer.subscribe, peer.relay)
 
 
 def _quota(peer: PeerRules) -> Quota:

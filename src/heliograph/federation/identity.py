@@ -12,6 +12,7 @@ from heliograph.clock import from_us
 from heliograph.federation.frames import Wanted
 from heliograph.federation.session import FRAME_SLACK_BYTES, Ours
 from heliograph.limits import LINK_FRAME_BYTES_MIN
+from heliograph.names import REPLY_TO
 
 if TYPE_CHECKING:
     from heliograph.config import Config
@@ -48,6 +49,7 @@ class Identity:
         hub = self._config.hub
         return Ours(
             name=self._name, station=self._station, instance=self._instance, software=self._software, push=push,
-            wants=wants, heartbeat_s=hub.heartbeat_s, window_bytes=hub.window_bytes, budget_bytes=hub.budget_bytes,
+            keep=(REPLY_TO + self._name,), wants=wants,
+            heartbeat_s=hub.heartbeat_s, window_bytes=hub.window_bytes, budget_bytes=hub.budget_bytes,
             frame_bytes=self.frame_bytes,
         )  # fmt: skip

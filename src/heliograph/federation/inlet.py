@@ -61,7 +61,7 @@ class Inlet:
             self._lives.doubted(theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             relayed = self._engine.relayed
             return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
-        if not self._engine.config.storage.auto_create:
+        if not self._engine.makes(self._channel):
             self._engine.describe(self._channel)
         return Standing("", SeenSet(), {})
 

@@ -29,6 +29,7 @@ from heliograph.federation.showing import shown, since_now
 from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
+from heliograph.names import REPLY_TO
 from heliograph.station.links import LinkInfo, LinkState
 
 logger = logging.getLogger("heliograph.links")
@@ -135,14 +136,20 @@ class Link:
         self._name = peer.name
         wants = self._wants()
         return Terms(
-            "hub", peer, self._identity.ours(self.rules.publish, wants), self._rules(), _UNLIMITED, self.rules.compress
+            "hub", peer, self._identity.ours(self._push(), wants), self._rules(), _UNLIMITED, self.rules.compress
         )
 
     def _wants(self) -> tuple[Wanted, ...]:
-        return tuple(Wanted(text, self.rules.start) for text in self.rules.subscribe)
+        wants = tuple(Wanted(text, self.rules.start) for text in self.rules.subscribe)
+        return (*wants, Wanted(REPLY_TO + self._engine.name, "first"))
+
+    def _push(self) -> tuple[str, ...]:
+        """What is configured, and what is replied here to requests of other stations."""
+        return (*self.rules.publish, REPLY_TO + EVERYTHING)
 
     def _rules(self) -> Rules:
-        return Rules(self._name, publish=self.rules.subscribe, relay=[EVERYTHING])
+        replies = REPLY_TO + self._engine.name
+        return Rules(self._name, publish=[*self.rules.subscribe, replies], relay=[EVERYTHING])
 
     async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
         """Whom we dialled may stay, unless it is ourselves."""
@@ -170,7 +177,7 @@ class Link:
         before, self.rules = self.rules, rules
         conversation = self.conversation
         if conversation is not None and conversation.established_at is not None:
-            conversation.allow(self._rules(), rules.publish, _UNLIMITED)
+            conversation.allow(self._rules(), self._push(), _UNLIMITED)
             conversation.want(self._wants())
             if rules.sync != before.sync:
                 self._sync.begin(conversation, rules.sync)

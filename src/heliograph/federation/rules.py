@@ -3,18 +3,20 @@
     publish      channels that it may send here
     subscribe    channels that it may be sent
     relay        stations whose messages it may pass on; its own it may always send
+    reply        channels whose requests it may answer
 
 Each is a list of names and patterns (``sensors.>``). Dead letters and replies are meant only by those that name them.
+A peer may always be sent the replies to its own requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from heliograph.errors import InvalidName
 from heliograph.limits import NAME_BYTES_MAX
-from heliograph.names import check_name
+from heliograph.names import REPLY_TO, check_name
 from heliograph.patterns import Pattern, is_pattern
 
 EVERYTHING: Final = ">"
@@ -28,14 +30,17 @@ class Names:
     (True, True, False)
     """
 
-    __slots__ = ("_names", "_patterns", "texts")
+    __slots__ = ("_names", "_patterns", "_without", "texts")
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
+    def __init__(self, texts: Iterable[str] = (), without: Collection[str] = ()) -> None:
+        self._without = without
         self.texts: Sequence[str] = tuple(texts)
         self._names = frozenset(check_name(text) for text in self.texts if not is_pattern(text))
         self._patterns = [Pattern(text) for text in self.texts if is_pattern(text)]
 
     def __contains__(self, name: str) -> bool:
+        if name in self._without:
+            return False
         return name in self._names or any(pattern.matches(name) for pattern in self._patterns)
 
     def touches(self, text: str) -> bool:
@@ -71,19 +76,32 @@ class Rules:
     ('', "host1 is not allowed to relay messages of 'host2'")
     """
 
-    __slots__ = ("peer", "publish", "relay", "subscribe")
+    __slots__ = ("_askers", "peer", "publish", "relay", "reply", "subscribe")
 
     def __init__(
-        self, peer: str, publish: Iterable[str] = (), subscribe: Iterable[str] = (), relay: Iterable[str] = ()
-    ) -> None:
+        self, peer: str, publish: Iterable[str] = (), subscribe: Iterable[str] = (), relay: Iterable[str] = (),
+        reply: Iterable[str] = (), askers: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.peer = peer
         self.publish = Names(publish)
         self.subscribe = Names(subscribe)
         self.relay = Names(relay)
+        self.reply = Names(reply)
+        self._askers = askers  # stations whose requests are answered by this peer, if it answers any
 
     def publishing(self, channel: str) -> str:
         """Why the peer may not send this channel."""
+        if (
+            channel.removeprefix(REPLY_TO) in self._askers
+            and channel.startswith(REPLY_TO)
+            and channel not in self.publish
+        ):
+            return "" if self.reply.texts else f"{self.peer} is not allowed to reply to anything: say what in 'reply'"
         return self._why_not(self.publish, channel, "publish")
+
+    def answering(self, channel: str) -> str:
+        """Why the peer may not answer the requests of a channel."""
+        return self._why_not(self.reply, channel, "reply to")
 
     def subscribing(self, wanted: str) -> str:
         """Why the peer may not be sent a channel, or anything of a pattern."""
@@ -94,7 +112,7 @@ class Rules:
                 return str(error)
             may = self.subscribe.touches(wanted)
             return "" if may else f"{self.peer} is not allowed to subscribe anything of '{wanted}'"
-        return self._why_not(self.subscribe, wanted, "subscribe")
+        return "" if wanted == REPLY_TO + self.peer else self._why_not(self.subscribe, wanted, "subscribe")
 
     def sending(self, origin: str) -> str:
         """Why the peer may not send messages of an origin (``station.incarnation``)."""

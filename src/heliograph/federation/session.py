@@ -51,6 +51,8 @@ class Ours(msgspec.Struct, frozen=True, kw_only=True):
     push: tuple[str, ...] = ()
     """Channels that this side sends without being asked: a link's ``publish``."""
     push_start: str = "first"
+    keep: tuple[str, ...] = ()
+    """Channels that are not among them, though they are named."""
     wants: tuple[Wanted, ...] = ()
     """Channels that this side asks for: a link's ``subscribe``."""
     heartbeat_s: float = 15.0
@@ -79,7 +81,7 @@ class Session:
         self._rules = rules
         self._clock = clock
         self._out: list[Frame] = []
-        self._push = Names(ours.push)
+        self._push = Names(ours.push, ours.keep)
         self._relay = Names()
         self._wants = ours.wants
         self._wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
@@ -199,7 +201,7 @@ class Session:
         """Other rules from now on. Then look again which channels ``offers`` names."""
         self._rules = rules
         if push is not None:
-            self._push = Names(push)
+            self._push = Names(push, self._ours.keep)
         if self.established:
             self._say_welcome()
         found = self.receiving.allow(rules)

@@ -57,6 +57,9 @@ class ChannelFile(msgspec.Struct, frozen=True, kw_only=True):
     settings: ChannelSettings = ChannelSettings()
 
 
+REPLIES: Final = ChannelSettings(retention_age_s=300.0, segment_bytes=4 * 1024 * 1024)
+"""Channels of replies: those are read at once; what is older was read, or nobody waits for it."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ChannelFile).decode
 

@@ -29,6 +29,7 @@ DIRECTORY: Final = "links"
 STATE_FILE: Final = "state.json"
 LOCK_FILE: Final = "lock"
 ADDRESS_FILE: Final = "address"
+_TOLD_MAX: Final = 3
 LAST_FILE: Final = "last-here"
 
 
@@ -213,6 +214,27 @@ def last_here(directory: Path, disk: Disk) -> float:
 
 def _means(text: str, channel: str) -> bool:
     return Pattern(text).matches(channel) if is_pattern(text) else text == channel
+
+
+def linked(root: Path) -> bool:
+    """Whether a directory's station has, or had, links."""
+    return (root / DIRECTORY).is_dir()
+
+
+def why_away(engine: FilesEngine, channel: str) -> str:
+    """Which other ends of links do not get what is published to a channel now, in words; empty if all do."""
+    if not linked(engine.root):
+        return ""
+    config, away = engine.config, []
+    publish = {link.hub: link.publish for link in config.links}
+    subscribe = {peer.name: peer.subscribe for peer in config.hub.peers}
+    for link in load(engine.root, engine.disk):
+        known = link.kind == "hub" or (engine.root / DIRECTORY / link.kind / link.name).is_dir()  # was here before
+        wanted = publish.get(link.address, ()) if link.kind == "hub" else subscribe.get(link.name, ())
+        if known and link.state != "up" and any(_means(text, channel) for text in wanted):
+            why = f": {link.error}" if link.error else ""
+            away.append(f"the link {'to' if link.kind == 'hub' else 'from'} {link.name or link.address} is down{why}")
+    return "; ".join(away[:_TOLD_MAX])
 
 
 def running(root: Path, disk: Disk) -> bool:

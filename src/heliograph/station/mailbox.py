@@ -13,37 +13,30 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Final
 
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound, StationClosed
 from heliograph.limits import WAIT_SLICE_S
-from heliograph.log.channel import ChannelSettings, new_incarnation
+from heliograph.log.channel import REPLIES, new_incarnation
 from heliograph.log.locks import FileLock
 from heliograph.message import Message
-from heliograph.names import REPLY
+from heliograph.names import REPLY, is_mailbox
 from heliograph.station.reader import MessageRange
 
 logger = logging.getLogger("heliograph.requests")
-_SETTINGS: Final = ChannelSettings(retention_age_s=300.0, segment_bytes=4 * 1024 * 1024)
-"""Replies are read at once; what is older was read, or nobody waits for it."""
 
 
-class Mailbox:
-    """Receives replies in a thread of its own and hands them over."""
+class Listener:
+    """Receives replies of a channel in a thread of its own and hands them over."""
 
-    def __init__(self, engine: FilesEngine, take: Callable[[list[Message]], None]) -> None:
+    def __init__(
+        self, engine: FilesEngine, channel: str, take: Callable[[list[Message]], None], offset: int = 0
+    ) -> None:
         self._engine = engine
+        self.channel = channel
         self._take = take
-        self._lock = _new_lock(engine)
-        self.channel = self._lock.path.stem
+        self._offset = offset
         self._closing = False
-        self._offset = 0
-        try:
-            engine.create(self.channel, _SETTINGS, partitions=1)
-        except BaseException:
-            self._remove()
-            raise
         self._thread = threading.Thread(target=self._listen, name="heliograph-replies", daemon=True)
         self._thread.start()
 
@@ -74,16 +67,34 @@ class Mailbox:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Listen no more, and leave nothing behind."""
+        """Listen no more."""
         self._closing = True
         while self._thread.is_alive() and self._thread is not threading.current_thread():
             self._engine.wake(self.channel)
             self._thread.join(0.01)
-        self._remove()
 
-    def _remove(self) -> None:
+
+class Mailbox(Listener):
+    """The channel of replies of this process."""
+
+    def __init__(self, engine: FilesEngine, take: Callable[[list[Message]], None]) -> None:
+        self._lock = _new_lock(engine)
+        channel = self._lock.path.stem
         try:
-            remove(self._engine, self.channel)
+            engine.create(channel, REPLIES, partitions=1)
+            super().__init__(engine, channel, take)
+        except BaseException:
+            self._remove(engine, channel)
+            raise
+
+    def close(self) -> None:
+        """Listen no more, and leave nothing behind."""
+        super().close()
+        self._remove(self._engine, self.channel)
+
+    def _remove(self, engine: FilesEngine, channel: str) -> None:
+        try:
+            remove(engine, channel)
         finally:
             self._lock.release()
 
@@ -110,7 +121,7 @@ def remove(engine: FilesEngine, channel: str) -> None:
 
 def sweep(engine: FilesEngine) -> list[str]:
     """Delete the channels of replies whose processes have died; their names."""
-    known = {name for name in engine.channel_names() if name.startswith(REPLY)}
+    known = {name for name in engine.channel_names() if is_mailbox(name)}
     with contextlib.suppress(FileNotFoundError):
         entries = engine.disk.listdir(engine.root / "replies")
         known |= {entry.removesuffix(".lock") for entry in entries if entry.startswith(REPLY)}

@@ -1,8 +1,9 @@
-"""Asking and being answered: requests that wait, and handlers whose answers go back.
+"""Asking: requests that wait for their replies. Who answers them is in ``answers.py``.
 
 A request is an ordinary message with the header ``replyto``, the channel of replies of whoever asks. A reply is an
 ordinary message there with the header ``replyfor``, the request's id, and the request's correlation id. All
-requests of a process share one such channel and one thread that reads it.
+requests of a process share one such channel and one thread that reads it. What is answered at another station comes
+by a link, in the one channel ``_reply.to.NAME`` of this station; all processes that ask read it.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from typing import Any, Final
 
 import msgspec
 
-from heliograph.delivery.invoke import refuse_awaitable
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import (
+    AlreadyExists,
     Busy,
     ConfigError,
-    HeliographError,
     InvalidMessage,
-    NotFound,
     ReplyFailed,
     ReplyTimeout,
     StationClosed,
 )
 from heliograph.limits import REQUESTS_MAX
-from heliograph.message import Draft, HeaderValue, Message, Receipt, new_id
-from heliograph.names import REPLY, check_publishable
-from heliograph.station.mailbox import Mailbox
+from heliograph.message import HeaderValue, Message, Receipt, new_id
+from heliograph.names import REPLY_TO, check_publishable
+from heliograph.station import links
+from heliograph.station.mailbox import Listener, Mailbox
+from heliograph.station.reader import MessageRange
 
 logger = logging.getLogger("heliograph.requests")
 ERROR_TYPE: Final = "heliograph.reply-error.v1"
@@ -44,14 +45,14 @@ _TIMEOUT_S_MAX: Final = 1_000_000.0
 Duration = float | timedelta
 
 
-class _Addresses(msgspec.Struct):
+class Addresses(msgspec.Struct):
     """What requests and replies say in their headers."""
 
     replyto: Any = None
     replyfor: Any = None
 
 
-_addresses = msgspec.json.Decoder(_Addresses).decode
+addresses = msgspec.json.Decoder(Addresses).decode
 
 
 def seconds(timeout: Duration) -> float:
@@ -65,12 +66,15 @@ def seconds(timeout: Duration) -> float:
 class Request:
     """One request on its way: what to publish it with, and the future of its reply."""
 
-    def __init__(self, replyto: str, channel: str, timeout_s: float) -> None:
-        self.id = new_id()
+    def __init__(
+        self, replyto: str, channel: str, timeout_s: float, own_id: str | None, why: Callable[[], str]
+    ) -> None:
+        self.id = own_id or new_id()
         self.future: Future[Message] = Future()
         self.replyto = replyto
         self._channel = channel
         self._timeout_s = timeout_s
+        self._why = why
 
     def headers(self, own: Mapping[str, HeaderValue] | None) -> dict[str, HeaderValue]:
         """The publisher's headers and the address."""
@@ -82,7 +86,7 @@ class Request:
         """What to raise when the time is up."""
         return ReplyTimeout(
             f"nobody replied to request {self.id} on '{self._channel}' within {self._timeout_s:g} s. The request is "
-            "in the log all the same, and may still be answered; is a replier running?"
+            f"in the log all the same, and may still be answered; {self._why() or 'is a replier running?'}"
         )
 
 
@@ -96,6 +100,7 @@ class Requests:
         self._publish = publish
         self._waiting: dict[str, Request] = {}
         self._mailbox: Mailbox | None = None
+        self._far: Listener | None = None
         self._lock = threading.Lock()
 
     @property
@@ -108,7 +113,7 @@ class Requests:
         """Whether beginning another request touches no file."""
         return self._mailbox is not None and self._mailbox.alive
 
-    def begin(self, channel: str, timeout: Duration) -> Request:
+    def begin(self, channel: str, timeout: Duration, own_id: str | None = None) -> Request:
         """Make room for a reply. Whoever calls this calls ``end``, too."""
         timeout_s = seconds(timeout)
         self._engine.check_writable()
@@ -116,10 +121,13 @@ class Requests:
         mailbox = self._mailbox
         if mailbox is None or not mailbox.alive:
             mailbox = self._open()
+        if (self._far is None or not self._far.alive) and links.linked(self._engine.root):
+            self._listen_afar()
         if len(self._waiting) >= REQUESTS_MAX:
             raise Busy(f"{REQUESTS_MAX} requests wait for their replies already; nothing was asked")
-        request = Request(mailbox.channel, channel, timeout_s)
-        self._waiting[request.id] = request
+        request = Request(mailbox.channel, channel, timeout_s, own_id, lambda: links.why_away(self._engine, channel))
+        if self._waiting.setdefault(request.id, request) is not request:
+            raise AlreadyExists(f"request {request.id} waits for its reply already; ids are for one message each")
         return request
 
     def _open(self) -> Mailbox:
@@ -130,6 +138,14 @@ class Requests:
             if self._mailbox is None:
                 self._mailbox = Mailbox(self._engine, self._take)
             return self._mailbox
+
+    def _listen_afar(self) -> None:
+        """Hear of replies that come by links."""
+        with self._lock:
+            if self._far is None or not self._far.alive:
+                channel = REPLY_TO + self._engine.name
+                self._engine.ensure(channel)
+                self._far = Listener(self._engine, channel, self._take_far, self._engine.bounds(channel).next)
 
     def end(self, request: Request) -> None:
         """Nobody waits for it any more."""
@@ -153,16 +169,31 @@ class Requests:
         finally:
             self.end(request)
 
+    def look(self, request: Request) -> None:
+        """Take a reply that came before anybody waited for it (again)."""
+        for channel in (request.replyto, *([] if self._far is None else [self._far.channel])):
+            bounds = self._engine.bounds(channel)
+            for message in MessageRange(self._engine, channel, 0, bounds.first, bounds.next, None):
+                if addresses(message.raw).replyfor == request.id:
+                    self._take([message])
+                    return
+
+    def _take_far(self, messages: list[Message]) -> None:
+        """Replies have come from other stations, to requests of any process."""
+        found = [(message, addresses(message.raw).replyfor) for message in messages]
+        own = [message for message, answered in found if isinstance(answered, str) and answered in self._waiting]
+        self._take(own)
+
     def _take(self, messages: list[Message]) -> None:
         """Replies have come."""
         for message in messages:
-            answered = _addresses(message.raw).replyfor
+            answered = addresses(message.raw).replyfor
             request = self._waiting.pop(answered, None) if isinstance(answered, str) else None
             try:
                 if request is None:
                     raise InvalidStateError
                 if message.type == ERROR_TYPE:
-                    request.future.set_exception(_failure(message))
+                    request.future.set_exception(failure(message))
                 else:
                     request.future.set_result(message)
             except InvalidStateError:
@@ -173,88 +204,18 @@ class Requests:
         """Tell everybody who waits, and let go of the channel of replies."""
         with self._lock:
             mailbox, self._mailbox = self._mailbox, None
-        if mailbox is not None:
-            mailbox.close()
+            far, self._far = self._far, None
+        for listener in (mailbox, far):
+            if listener is not None:
+                listener.close()
         for request in list(self._waiting.values()):
             self.end(request)
             if request.future.set_running_or_notify_cancel():
                 request.future.set_exception(StationClosed("the station was closed before the reply came"))
 
 
-def _failure(message: Message) -> ReplyFailed:
+def failure(message: Message) -> ReplyFailed:
+    """What a reply says that tells of an error."""
     said = message.data if isinstance(message.data, Mapping) else {}
     error = str(said.get("error", "no reason given"))
     return ReplyFailed(f"the handler gave up: {error}", str(said.get("error_type", "")), message)
-
-
-# -- the other side -------------------------------------------------------------------------------------------
-
-
-class Replier:
-    """A handler whose answers are published to where the request says. Messages that ask for none get none.
-
-    ``bury`` writes dead letters: when the handler gives up, whoever asked is told as well.
-    """
-
-    def __init__(
-        self,
-        handler: Callable[[Message], Any],
-        publish: Callable[..., Receipt],
-        bury: Callable[[str, dict[str, Any], str | None], object],
-    ) -> None:
-        self._handler = handler
-        self._publish = publish
-        self._bury = bury
-
-    def __call__(self, message: Message) -> None:
-        """Handle a request and send the answer."""
-        answer = self._handler(message)
-        refuse_awaitable(answer)
-        self._answer(message, answer)
-
-    def _answer(self, message: Message, answer: Any) -> None:
-        draft = answer if isinstance(answer, Draft) else Draft(data=answer)
-        self._send(_addresses(message.raw).replyto, message.id, message.correlationid, draft)
-
-    def _send(self, replyto: Any, request_id: str, correlation_id: str | None, draft: Draft) -> None:
-        if replyto is None:
-            return
-        if not isinstance(replyto, str) or not replyto.startswith(REPLY):
-            logger.warning("request %s wants its reply in %r, which is no channel of replies", request_id, replyto)
-            return
-        headers = {**(draft.headers or {}), "replyfor": request_id}
-        correlation_id = draft.correlation_id or correlation_id
-        try:
-            self._publish(
-                replyto, draft.data, draft.type, draft.key, headers, correlation_id, draft.subject, draft.id, None
-            )
-        except NotFound:
-            logger.info("whoever sent request %s has gone", request_id)
-
-    def bury(self, channel: str, payload: dict[str, Any], key: str | None) -> object:
-        """Tell whoever asked, then write the dead letter: a reply that comes twice does no harm, a letter would."""
-        original = payload.get("original")
-        if original is not None:
-            self._apologise(bytes(original), payload)
-        return self._bury(channel, payload, key)
-
-    def _apologise(self, line: bytes, payload: dict[str, Any]) -> None:
-        try:
-            envelope = msgspec.json.decode(line, type=dict[str, Any])
-            told = {field: payload[field] for field in ("error", "error_type", "attempts")}
-            draft = Draft(data=told, type=ERROR_TYPE)
-            self._send(envelope.get("replyto"), str(envelope.get("id")), envelope.get("correlationid"), draft)
-        except (HeliographError, msgspec.MsgspecError) as error:
-            logger.error("an error could not be told to whoever asked: %s", error)
-
-
-class AsyncReplier(Replier):
-    """The same for a coroutine function; the answer is published in a thread, not in the event loop."""
-
-    async def __call__(self, message: Message) -> None:  # type: ignore[override]
-        """Handle a request and send the answer."""
-        import asyncio
-
-        answer = await self._handler(message)
-        if _addresses(message.raw).replyto is not None:  # a change of threads costs more than looking
-            await asyncio.to_thread(self._answer, message, answer)

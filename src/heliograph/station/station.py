@@ -30,6 +30,7 @@ from heliograph.names import check_name, check_ownable
 from heliograph.patterns import is_pattern
 from heliograph.payloads import Payloads
 from heliograph.station import links
+from heliograph.station.answers import Answering, Answers, AsyncReplier, Replier
 from heliograph.station.info import (
     ChannelInfo,
     GroupInfo,
@@ -44,7 +45,7 @@ from heliograph.station.links import LinkInfo
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
 from heliograph.station.reader import find
-from heliograph.station.requests import TIMEOUT_S, AsyncReplier, Duration, Replier, Requests
+from heliograph.station.requests import TIMEOUT_S, Duration, Requests
 from heliograph.station.starts import Start, partitions_for, resolve
 from heliograph.station.stats import Meters, StationStats
 from heliograph.station.timetable import Timetable
@@ -114,6 +115,7 @@ class Station:
         self.timetable = Timetable(self.engine, self.publisher)
         self._upkeep = Upkeep(self.engine, self.timetable.look)
         self.requests = Requests(self.engine, self._publish)
+        self.answers = Answers(self.name, self._publish_reply, self._publish_dead_letter)
         self._flusher = Flusher(config.storage.position_flush_ms)
         self._lookout = Lookout()
         self._subscriptions: set[Subscription] = set()
@@ -588,7 +590,7 @@ class Station:
             raise ConfigError("reply answers requests one by one; leave out batch")
         kind = AsyncReplier if is_async(handler) else Replier
         check_handler(handler)
-        answering = kind(handler, self._publish_reply, self._publish_dead_letter)
+        answering = kind(handler, self.answers)
         if not is_pattern(channel):
             check_ownable(channel)
         return self.subscribe(channel, answering, name=name, event_loop=event_loop, **options)
@@ -793,9 +795,9 @@ class Station:
         self.close()
 
 
-def _burying(handler: Handler) -> PublishDeadLetter | None:
+def _burying(handler: object) -> PublishDeadLetter | None:
     """How a handler's dead letters are written, if it has a say in it."""
-    return handler.bury if isinstance(handler, Replier) else None
+    return handler.answers.bury if isinstance(handler, Answering) else None
 
 
 def _channel_settings(settings: Mapping[str, Any]) -> ChannelSettings:

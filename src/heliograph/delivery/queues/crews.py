@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from heliograph.delivery.assembly import make_invoker
 from heliograph.delivery.control import Control, delivering
-from heliograph.delivery.invoke import Ended, Interrupt, Invoke, PlainInvoker, Run, is_async
+from heliograph.delivery.invoke import Ended, Interrupt, Invoke, Run, is_async
 from heliograph.delivery.workers import Abandoned, TimedInvoker
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def make_crew(
         return TaskCrew(tray, control, handler, concurrency, timeout_s, counters, event_loop, name)
 
     def make_plain(interrupt: Interrupt) -> Invoke:
-        return PlainInvoker(handler, interrupt)
+        return make_invoker(handler, interrupt)
 
     abandoned = Abandoned()
 
