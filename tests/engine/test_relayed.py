@@ -590,7 +590,7 @@ def test_the_ends_of_a_log_without_own_messages_are_known_without_reading_it(
 ) -> None:
     station = opened()
     relayed(station).arrive(CHANNEL, lines(0, 5))
-    monkeypatch.delattr("heliograph.engine.relayed.LogCursor")
+    monkeypatch.delattr("heliograph.engine.lastown.LogCursor")
     assert relayed(station).ends(CHANNEL) == {(HOST2, 0): (4, f"{HOST2}-0-4")}
 
 
