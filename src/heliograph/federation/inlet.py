@@ -105,7 +105,7 @@ class Inlet:
         allowed = SeenSet({key: found for key, found in item.gaps if not rules.sending(key[0])})
         if len(allowed):
             with _refusing():
-                self._engine.relayed.gap(self._channel, allowed)
+                self._engine.relayed.note_gaps(self._channel, allowed)
 
 
 @contextlib.contextmanager
