@@ -50,9 +50,9 @@ def test_gaps_of_lives_that_nobody_heard_of_count_as_well(opened: Opener) -> Non
     station = opened(**settings(3))
     station.create_channel(CHANNEL)
     relayed = station.engine.relayed
-    relayed.gap(CHANNEL, SeenSet({(f"host2.k{number}", 0): IntervalSet([(0, 9)]) for number in range(3)}))
+    relayed.note_gaps(CHANNEL, SeenSet({(f"host2.k{number}", 0): IntervalSet([(0, 9)]) for number in range(3)}))
     with pytest.raises(TooManyOrigins):
-        relayed.gap(CHANNEL, SeenSet({("host2.k3", 0): IntervalSet([(0, 9)])}))
+        relayed.note_gaps(CHANNEL, SeenSet({("host2.k3", 0): IntervalSet([(0, 9)])}))
     with pytest.raises(TooManyOrigins):
         relayed.arrive(CHANNEL, [life(4)])
 
@@ -63,7 +63,7 @@ def test_gaps_without_end_are_not_kept(opened: Opener, root: Path, monkeypatch: 
     station.create_channel(CHANNEL)
     for start in range(0, 10_000, 100):
         gaps = IntervalSet([(start + at, start + at + 1) for at in range(0, 60, 2)])
-        station.engine.relayed.gap(CHANNEL, SeenSet({("host2.aaaaaa", 0): gaps}))
+        station.engine.relayed.note_gaps(CHANNEL, SeenSet({("host2.aaaaaa", 0): gaps}))
     assert station.engine.relayed.gaps(CHANNEL).pieces == 90
     records = [json.loads(text) for text in (root / "audit" / "audit.jsonl").read_text().splitlines()]
     assert [record["channel"] for record in records if record["event"] == "gaps-not-kept"] == [CHANNEL], "once"

@@ -18,7 +18,7 @@ from heliograph.admin.verify import verify
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Relayed
 from heliograph.errors import Fenced, InvalidName, NotFound, OutcomeUnknown, ReadOnly, StationClosed
-from heliograph.seen import IntervalSet, SeenSet
+from heliograph.seen import SeenSet
 from heliograph.station import Station
 from tests.arrivals import (
     HOST2,
@@ -50,10 +50,6 @@ def held(root: Path) -> set[tuple[str, int, int]]:
 
 def own(station: Station) -> str:
     return f"{station.name}.{station.channel(CHANNEL).incarnation}"
-
-
-def gone(first: int, following: int) -> SeenSet:
-    return SeenSet({(HOST2, 0): IntervalSet([(first, following)])})
 
 
 def checkpoint(root: Path) -> Path:
@@ -515,7 +511,7 @@ def test_a_channel_that_is_made_anew_takes_everything_again(opened: Opener, root
     station, other = opened(), opened()
     relayed(station).arrive(CHANNEL, lines(0, 10))
     relayed(other).arrive(CHANNEL, lines(0, 12))
-    relayed(other).gap(CHANNEL, gone(12, 15))
+    relayed(other).gap(CHANNEL, HOST2, 0, 12, 15)
     station.delete_channel(CHANNEL)
     assert not checkpoint(root).exists()
     assert relayed(other).arrive(CHANNEL, lines(0, 5)).appended == 5
@@ -597,7 +593,7 @@ def test_the_ends_of_a_log_without_own_messages_are_known_without_reading_it(
 def test_a_gap_is_kept_apart_and_may_be_filled(opened: Opener, root: Path) -> None:
     with opened() as station:
         relayed(station).arrive(CHANNEL, lines(0, 5))
-        relayed(station).gap(CHANNEL, gone(5, 20))
+        relayed(station).gap(CHANNEL, HOST2, 0, 5, 20)
         assert relayed(station).seen(CHANNEL).to_json() == {HOST2: {"0": [[0, 5]]}}
     station, other = opened(), opened()
     assert relayed(station).gaps(CHANNEL).to_json() == {HOST2: {"0": [[5, 20]]}}
@@ -608,7 +604,7 @@ def test_a_gap_is_kept_apart_and_may_be_filled(opened: Opener, root: Path) -> No
 def test_sequences_that_their_origin_never_gave_are_as_good_as_seen(opened: Opener) -> None:
     station = opened()
     relayed(station).arrive(CHANNEL, [line(0), line(2)])
-    relayed(station).gap(CHANNEL, gone(1, 2), never=True)
+    relayed(station).gap(CHANNEL, HOST2, 0, 1, 2, never=True)
     assert relayed(station).never(CHANNEL).to_json() == {HOST2: {"0": [[1, 2]]}}
     assert relayed(station).seen(CHANNEL).to_json() == {HOST2: {"0": [[0, 3]]}}
 

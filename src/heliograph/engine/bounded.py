@@ -7,17 +7,21 @@ begin a new life when their directory was restored or copied, which is seldom.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from heliograph import limits
 from heliograph.engine.foreign import station_of
 from heliograph.errors import HeliographError
-from heliograph.seen import Key
+from heliograph.seen import Key, SeenSet
 
 if TYPE_CHECKING:
+    from heliograph.engine.files import FilesEngine
     from heliograph.engine.knowledge import Knowledge
 
+logger = logging.getLogger("heliograph.engine")
 STATIONS: Final = 10
 """All stations together may have this many times as many as one."""
 
@@ -44,3 +48,16 @@ def check_origins(channel: str, known: Knowledge, arriving: Iterable[Key], most:
             f"channel '{channel}' knows {most * STATIONS} lives of stations and their partitions already "
             f"({STATIONS} times hub.origins_max)"
         )
+
+
+def too_many_gaps(engine: FilesEngine, channel: str, known: Knowledge, more: SeenSet) -> bool:
+    """Whether these are not to be kept, with a word the first time. Nothing depends on gaps: rather know fewer of
+    them than as many as somebody cares to tell.
+    """
+    if known.gaps.pieces + more.pieces <= limits.SEEN_GAPS_MAX:
+        return False
+    if not known.forgone:
+        known.forgone = True
+        logger.warning("channel '%s' has more than %d gaps: others are not kept", channel, limits.SEEN_GAPS_MAX)
+        engine.audit.write("gaps-not-kept", channel=channel, gaps=known.gaps.pieces)
+    return True

@@ -26,7 +26,7 @@ import msgspec
 from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
-from heliograph.engine.bounded import check_origins
+from heliograph.engine.bounded import check_origins, too_many_gaps
 from heliograph.engine.foreign import Batch, Run, station_of
 from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
@@ -313,26 +313,24 @@ class Relayed:
 
         return self._told(channel, told)
 
-    def gap(self, channel: str, gaps: SeenSet, *, never: bool = False) -> None:
+    def gap(
+        self, channel: str, origin: str, partition: int, first: int, following: int, *, never: bool = False
+    ) -> None:
         """Sequences that a sender does not have any more, or does not send. They may still come another way.
 
         ``never``: their origin itself says that it gave them to no message; they are as good as seen.
         """
+        self.note_gaps(channel, SeenSet({(origin, partition): IntervalSet([(first, following)])}), never=never)
+
+    def note_gaps(self, channel: str, gaps: SeenSet, *, never: bool = False) -> None:
+        """The same for many of them. TooManyOrigins if they name more lives than the channel is to remember."""
         with self._channels.known(channel) as known:
             check_origins(channel, known, gaps.keys(), self._engine.config.hub.origins_max)
-            if known.gaps.pieces + gaps.pieces > limits.SEEN_GAPS_MAX and not never:
-                self._forgo(channel, known)
+            if not never and too_many_gaps(self._engine, channel, known, gaps):
                 return
             for told in (known.seen, known.never) if never else (known.gaps,):
                 told.update(gaps)
             known.saved = []  # to be written down, when convenient: what is forgotten is told again
-
-    def _forgo(self, channel: str, known: Knowledge) -> None:
-        """Nothing depends on gaps: rather know fewer of them than as many as somebody cares to tell."""
-        if not known.forgone:
-            known.forgone = True
-            logger.warning("channel '%s' has more than %d gaps: others are not kept", channel, limits.SEEN_GAPS_MAX)
-            self._engine.audit.write("gaps-not-kept", channel=channel, gaps=known.gaps.pieces)
 
     def cover(self, channel: str, ends: dict[int, int] | None = None) -> None:
         """Lines are about to be removed, those before ``ends`` or any: what they were must not be forgotten."""

@@ -98,7 +98,7 @@ class Inlet:
         believed = SeenSet({key: found for key, found in item.gaps if key[0] != own and not rules.sending(key[0])})
         if len(believed):
             with within_bounds():
-                self._engine.relayed.gap(self._channel, believed, never=item.never)
+                self._engine.relayed.note_gaps(self._channel, believed, never=item.never)
 
 
 class _Stack:

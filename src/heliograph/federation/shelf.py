@@ -133,7 +133,7 @@ class Shelf:
         if len(believed):
             self._engine.ensure(self._channel)
             with within_bounds():
-                self._engine.relayed.gap(self._channel, believed, never=never)
+                self._engine.relayed.note_gaps(self._channel, believed, never=never)
 
 
 class _Entry(NamedTuple):
