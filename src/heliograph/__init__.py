@@ -83,7 +83,7 @@ from heliograph.station.info import (
     TypeInfo,
     WorkerInfo,
 )
-from heliograph.station.links import LinkInfo
+from heliograph.station.links import LinkInfo, LinkSync
 from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
@@ -152,6 +152,7 @@ __all__ = [
     "LeaseInfo",
     "LeaseLost",
     "LinkInfo",
+    "LinkSync",
     "MemberInfo",
     "Message",
     "MessageTooLarge",

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import heliograph as hg
 from heliograph.config import Config, Link
 from heliograph.config import Hub as HubSection
 from heliograph.config import Peer as PeerRules
 from heliograph.errors import NotFound, ProtocolError
-from heliograph.federation.comparing import COMPARE, FETCH, Compare, Fetched, Holding, Stored
+from heliograph.federation import asking
+from heliograph.federation.comparing import COMPARE, FETCH, STORE, Compare, Fetched, Holding, Stored
+from heliograph.federation.exchange import Exchange
 from heliograph.federation.rules import Rules
 from heliograph.federation.syncing import Synced, Syncing, Way
 from heliograph.federation.targets import Target, meant, of_link, rules_for
@@ -102,6 +108,73 @@ def test_a_peer_that_does_not_know_how_to_compare(station: hg.Station) -> None:
 
     with pytest.raises(ProtocolError, match="upgrade its Heliograph"):
         play(station, Fetched(incarnation="k"), seen=seen)
+
+
+# -- any three stations -------------------------------------------------------------------------------------
+
+
+def sync(here: hg.Station, there: hg.Station) -> Synced:
+    """A sync whose requests are answered at once."""
+    exchange, rules = Exchange(there), Rules(here.name, ["alerts"], ["alerts"], [">"])
+
+    async def ask(name: str, head: msgspec.Struct, kind: type, lines: bytes) -> tuple[Any, bytes]:
+        body = asking.encode(head, lines)
+        if name == STORE:
+            return exchange.store(body, rules)[0], b""
+        answer = exchange.compare(body, rules) if name == COMPARE else exchange.fetch(body, rules, 1 << 20)
+        return asking.decode(answer, kind)
+
+    async def run(function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    way = Way(there.name, ask, run, lambda: 1 << 20)
+    return asyncio.run(Syncing(here, way, "alerts", Rules(there.name, ["alerts"], ["alerts"], [">"])).run())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(0, 2), st.integers(1, 4)),
+        st.tuples(st.just("arrive"), st.integers(0, 2), st.integers(0, 20), st.integers(1, 6)),
+        st.tuples(st.just("sync"), st.integers(0, 2), st.integers(1, 2)),
+        st.tuples(st.just("reopen"), st.integers(0, 2)),
+    ),
+    max_size=15,
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(steps=STEPS, partitions=st.tuples(*[st.integers(1, 2)] * 3))
+def test_any_three_stations_are_equal_after_they_met(steps: list[tuple[Any, ...]], partitions: tuple[int, ...]) -> None:
+    host2 = made(0, 30)
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+
+        def opened(at: int) -> hg.Station:
+            config = {"storage": {"partitions": partitions[at], "durability": "os"}}
+            return stack.enter_context(hg.open(Path(directory) / "abc"[at], name="abc"[at], config=config))
+
+        stations = [opened(at) for at in range(3)]
+        for number, (what, at, *rest) in enumerate(steps):
+            if what == "publish":
+                stations[at].publish_many("alerts", [f"{number}-{one}" for one in range(rest[0])])
+            elif what == "arrive":
+                stations[at].engine.relayed.arrive("alerts", host2[rest[0] : rest[0] + rest[1]])
+            elif what == "sync":
+                assert sync(stations[at], stations[(at + rest[0]) % 3]).equal
+            else:
+                stations[at].close()
+                stations[at] = opened(at)
+        for here, there in ((0, 1), (1, 2), (0, 1)):
+            assert sync(stations[here], stations[there]).equal
+        if any(what in ("publish", "arrive") for what, *_ in steps):
+            assert len({repr(one.engine.relayed.seen("alerts")) for one in stations}) == 1
+            held = [sorted(message.raw for message in one.read("alerts")) for one in stations]
+            assert held[0] == held[1] == held[2] and len(set(held[0])) == len(held[0])
+            assert len(held[0]) == _published(steps)
+
+
+def _published(steps: list[tuple[Any, ...]]) -> int:
+    own = sum(step[2] for step in steps if step[0] == "publish")
+    return own + len({seq for step in steps if step[0] == "arrive" for seq in range(step[2], step[2] + step[3])})
 
 
 # -- what is synced -----------------------------------------------------------------------------------------
