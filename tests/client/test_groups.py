@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import heliograph as hg
+from heliograph.federation.crew import Crew
 from tests.client.conftest import TOOL, Hub
 from tests.client.processes import WorkerProcess, in_order
 from tests.federation.chaos import Proxy
@@ -406,6 +407,43 @@ def test_the_same_for_asyncio(wide: Hub) -> None:
     with wide.open("hub") as station:
         assert sorted(asyncio.run(_collect(wide, station))) == list(range(300))
         assert positions(station) == 300
+
+
+def test_a_subscription_that_is_given_up_while_it_is_made_holds_no_partition(
+    wide: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    subscribe = Crew._subscribe
+
+    def slow(self: Crew, *arguments: Any) -> Any:
+        begun.set()
+        time.sleep(0.3)
+        return subscribe(self, *arguments)
+
+    async def main() -> None:
+        async with hg.connect_async(wide.url, tls=wide.tls()) as client:
+            joining = asyncio.create_task(client.subscribe("alerts", print, name="pager", group=True))
+            await asyncio.to_thread(begun.wait, 30)
+            joining.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await joining
+            await asyncio.to_thread(wait_for, lambda: shares(station) == [6])
+
+    monkeypatch.setattr(Crew, "_subscribe", slow)
+    with wide.open("hub") as station:
+        station.subscribe("alerts", print, name="pager", group=True)
+        asyncio.run(main())
+
+
+def test_a_worker_that_its_client_does_not_know_is_sent_away(wide: Hub) -> None:
+    got: list[int] = []
+    with wide.open("hub") as station, wide.connect() as client:
+        client.subscribe("alerts", print, name="pager", group=True)
+        client._inner.workers.known.clear()
+        station.subscribe("alerts", lambda message: got.append(message.data), name="pager", group=True)
+        station.publish_many("alerts", keyed(range(100)))
+        wait_for(lambda: sorted(got) == list(range(100)))
+        assert shares(station) == [6]
 
 
 def test_messages_large_expired_and_with_holes(hub: Hub) -> None:

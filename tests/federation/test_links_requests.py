@@ -84,6 +84,7 @@ def test_the_asynchronous_station_and_clients_of_the_hub_are_answered_from_afar(
     tls = {"cert": files["crt"], "key": files["key"], "ca": net.pki.ca, "crl": net.pki.crl}
     with hg.connect(f"wss://localhost:{net.port('hub')}", tls=tls) as client:
         assert client.request("prices", 5, timeout=30).data == 10
+        assert client.channels() == [], "no channel of replies is shown"
 
 
 def test_a_link_that_is_down_is_named_and_the_request_is_answered_later(net: Net) -> None:

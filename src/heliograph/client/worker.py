@@ -85,12 +85,17 @@ class Worker(AsyncClientSubscription):
         """Join for the first time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
+        line: Line | None = None
         self._workers.known[self._ask.number] = self
         try:
             while True:
                 with contextlib.suppress(Lost):
-                    await self._join(await self._workers.keeper.line(until))
+                    line = await self._workers.keeper.line(until)
+                    await self._join(line)
                     break
+        except asyncio.CancelledError:  # it may have joined, or will
+            self._workers.beside(self._leave(line, 0.0))
+            raise
         except BaseException:
             self._workers.known.pop(self._ask.number, None)
             raise
@@ -156,20 +161,22 @@ class Worker(AsyncClientSubscription):
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave, after the messages at hand."""
         self.stopping = True
-        line, inside = self._line, asyncio.current_task() in self.running
+        leaving = self._leave(self._line, timeout_s)
+        if asyncio.current_task() in self.running:  # its own handler must not wait for itself
+            self._workers.beside(leaving)
+        else:
+            await leaving
+
+    async def _leave(self, line: Line | None, timeout_s: float) -> None:
+        number = self._ask.number
         if line is not None and line.working:
-            leaving = self._workers.ask(
-                line, errands.LEAVE, Leave(number=self._ask.number, timeout_s=timeout_s), Nothing
-            )
-            if inside:  # its own handler must not wait for itself
-                self._workers.beside(leaving)
-            else:
-                with contextlib.suppress(Lost, TimeoutError, HeliographError):
-                    await asyncio.wait_for(leaving, timeout_s + GRACE_S)
-        if not inside:
-            for task in [*self.running, *([] if self._staying is None else [self._staying])]:
+            leave = Leave(number=number, timeout_s=timeout_s)
+            with contextlib.suppress(Lost, TimeoutError, HeliographError):
+                await asyncio.wait_for(self._workers.ask(line, errands.LEAVE, leave, Nothing), timeout_s + GRACE_S)
+        for task in [*self.running, *([] if self._staying is None else [self._staying])]:
+            if task is not asyncio.current_task():
                 task.cancel()
-            self._workers.known.pop(self._ask.number, None)
+        self._workers.known.pop(number, None)
 
     # -- working ------------------------------------------------------------------------------------------------
 

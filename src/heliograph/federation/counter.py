@@ -23,7 +23,7 @@ from heliograph.log.cursor import Chunk, LogCursor, LogCut
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.seek import appended_since
 from heliograph.message import Draft
-from heliograph.names import check_name, check_ownable
+from heliograph.names import REPLY, check_name, check_ownable
 from heliograph.patterns import Pattern
 from heliograph.station.partitioning import Places
 from heliograph.station.starts import partitions_for, resolve
@@ -156,12 +156,12 @@ class Counter:
 
     def channels(self, ask: Which, rules: Rules) -> Channels:
         """Those that a client may read."""
-        names = self._engine.channel_names()
-        if ask.pattern:
-            pattern = Pattern(ask.pattern)
-            insist(rules.subscribing(ask.pattern))
-            names = [name for name in names if pattern.matches(name)]
-        return Channels(names=[name for name in names if not rules.subscribing(name)])
+        names = [name for name in self._engine.channel_names() if not rules.subscribing(name)]
+        if not ask.pattern:
+            return Channels(names=[name for name in names if not name.startswith(REPLY)])
+        pattern = Pattern(ask.pattern)
+        insist(rules.subscribing(ask.pattern))
+        return Channels(names=[name for name in names if pattern.matches(name)])
 
     def read(self, ask: Read, rules: Rules, bytes_max: int) -> tuple[Page, bytes] | None:
         """Lines, and what will not come; None if there is nothing yet."""

@@ -95,7 +95,9 @@ class Line:
 class _Elsewhere(FarHandler):
     """The handler of one worker."""
 
-    def __init__(self, line: Line, work: Work, why_not: Callable[[], str], expel: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, line: Line, work: Work, why_not: Callable[[], str], expel: Callable[[int, HeliographError], None]
+    ) -> None:
         self._line = line
         self._work = work
         self._why_not = why_not
@@ -105,7 +107,7 @@ class _Elsewhere(FarHandler):
         """Let the client handle some messages."""
         why = self._why_not()
         if why:
-            self._line.call_soon(self._expel, self._work.number, why)
+            self._line.call_soon(self._expel, self._work.number, NotAllowed(why))
             return self._nobody()
         number, offsets = self._work.number, [message.offset for message in messages]
         run = Run(number=number, partition=messages[0].partition, offsets=offsets)
@@ -118,8 +120,11 @@ class _Elsewhere(FarHandler):
             return self._nobody()
         except MessageTooLarge as error:
             return Told(0, Reject(str(error)))
-        except HeliographError as error:  # it does not know the worker any more: it leaves
-            logger.info("worker %d of '%s' takes nothing: %s", number, self._work.name, error)
+        except NotFound as error:  # it does not know of this worker (any more)
+            self._line.call_soon(self._expel, number, error)
+            return self._nobody()
+        except HeliographError as error:
+            logger.warning("a worker of '%s' takes nothing: %s", self._work.name, error)
             return self._nobody()
         if ran.done >= len(messages):
             return Told(len(messages))
@@ -244,11 +249,11 @@ class Crew:
             subscription, timeout_s = member.subscription, ask.timeout_s
             await asyncio.wrap_future(aside(lambda: subscription.close(timeout_s=timeout_s), subscription.channel))
 
-    def _expel(self, number: int, why: str) -> None:
-        """It may not work here any more."""
+    def _expel(self, number: int, error: HeliographError) -> None:
+        """It may not work here any more, or does not want to."""
         member = self._drop(number)
         if member is not None:
-            ended = Ended(number=number, error="NotAllowed", message=why)
+            ended = Ended(number=number, error=type(error).__name__, message=str(error))
             self._line.tell(errands.ENDED, ended)
             if member.subscription is not None:
                 close_aside(member.subscription)

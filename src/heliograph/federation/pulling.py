@@ -165,9 +165,10 @@ class Pulling:
         except BaseException:
             self._drop(ask.number)
             raise
-        self._benches[ask.number] = bench
-        if self._conversation.over.is_set():
+        if self._conversation.over.is_set() or ask.number not in self._benches:
             bench.close()
+            raise NotFound(f"this connection has no queue {ask.number} any more")
+        self._benches[ask.number] = bench
         return bench.joined()
 
     def _open(self, ask: Pull) -> _Bench:
