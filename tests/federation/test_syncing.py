@@ -88,6 +88,18 @@ def test_a_peer_that_has_nothing_of_what_it_says_it_has(station: hg.Station) -> 
     assert [(one.why, one.side, one.messages) for one in done.left] == [("gone", "here", 3)]
 
 
+def test_what_came_another_way_meanwhile_is_not_left(station: hg.Station) -> None:
+    compared: list[Compare] = []
+
+    def seen(head: Compare) -> Holding:
+        compared.append(head)
+        if len(compared) == 2:
+            station.engine.relayed.arrive("alerts", made(0, 3))
+        return Holding(seen=SEEN)
+
+    assert play(station, Fetched(incarnation="k"), seen=seen).equal
+
+
 def test_a_peer_whose_set_goes_round_in_circles(station: hg.Station) -> None:
     def seen(head: Compare) -> Holding:
         return Holding(seen=SEEN, after=(HOST2, 0, 1))

@@ -113,7 +113,8 @@ class Syncing:
         self._shelf = Shelf(station, channel)
         self._lacking: dict[Side, dict[str, int]] = {"here": {}, "there": {}}
         self._settled: dict[Side, SeenSet] = {"here": SeenSet(), "there": SeenSet()}
-        self._left: dict[tuple[Side, str, Why, str], int] = {}
+        self._left: dict[tuple[Side, str, Why, str], SeenSet] = {}
+        self._denied = ""
         self._moved: dict[Side, int] = {"here": 0, "there": 0}
         self._turn = self._done = self._total = 0
 
@@ -122,8 +123,7 @@ class Syncing:
         try:
             await self._run()
         except NotAllowed as error:  # the other side says nothing of this channel
-            for side in self._sides:
-                self._left[side, "", "not allowed", f"{error} (rules of {self._way.peer})"] = 0
+            self._denied = f"{error} (rules of {self._way.peer})"
         return self._report()
 
     async def _run(self) -> None:
@@ -132,6 +132,9 @@ class Syncing:
             lacks: dict[Side, SeenSet] = {"here": there.difference(here), "there": here.difference(there)}
             self._turn = turn
             self._count(lacks)
+            self._left = {
+                key: both(found, lacks[key[0]]) for key, found in self._left.items()
+            }  # unless it came otherwise
             wanted = {side: self._allowed(side, lacks[side], holding) for side in self._sides}
             if not any(len(one) for one in wanted.values()):
                 break
@@ -152,9 +155,13 @@ class Syncing:
             for origin in sorted({*here, *there}) if here.get(origin) or there.get(origin)
         ]  # fmt: skip
         left = [
-            Left(side=side, origin=origin, messages=count, why=why, reason=reason)
-            for (side, origin, why, reason), count in sorted(self._left.items())
-        ]
+            Left(side=side, origin=origin, messages=self._left[side, origin, why, reason].count, why=why, reason=reason)
+            for side, origin, why, reason in sorted(self._left) if len(self._left[side, origin, why, reason])
+        ]  # fmt: skip
+        if self._denied:
+            left += [
+                Left(side=side, origin="", messages=0, why="not allowed", reason=self._denied) for side in self._sides
+            ]
         return Synced(
             channel=self._channel, lacking=lacking, fetched=self._moved["here"], sent=self._moved["there"], left=left
         )
@@ -211,10 +218,9 @@ class Syncing:
         return f"{ours} (rules of {self._station.name})" if ours else ""
 
     def _leave(self, side: Side, lacks: SeenSet, why: Why, reason: str) -> None:
-        for (origin, partition), found in lacks:
-            key = (side, origin, why, reason)
-            self._left[key] = self._left.get(key, 0) + found.count
-            self._settled[side].of(origin, partition).update(found)
+        for origin in {origin for (origin, _), _ in lacks}:
+            self._left.setdefault((side, origin, why, reason), SeenSet()).update(only(lacks, {origin}))
+        self._settled[side].update(lacks)
 
     # -- exchanging -----------------------------------------------------------------------------------------------
 
