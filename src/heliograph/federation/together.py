@@ -52,11 +52,9 @@ class Together:
                     continue
                 events = self._counter.check(ask, lines, rules)
                 places = self._counter.places(ask.channel, events)
-                if len(places) > 1:
-                    outcomes |= flight.land()
+                if len(places) > 1 or not flight.send(at, ask.channel, next(iter(places)), events):
+                    # it queues behind those that were sent
                     outcomes[at] = Published(places=self._counter.append(ask.channel, events))
-                else:
-                    flight.send(at, ask.channel, next(iter(places)), events)
             except (HeliographError, OSError) as error:
                 outcomes[at] = error
         outcomes |= flight.land()
@@ -74,10 +72,9 @@ class _Flight:
         self._left = 0
         self._changed = threading.Condition()
 
-    def send(self, at: int, channel: str, partition: int, events: list[Accepted]) -> None:
-        """Let it be appended with others."""
+    def send(self, at: int, channel: str, partition: int, events: list[Accepted]) -> bool:
+        """Let it be appended with others; False if there is no room."""
         ticket = self._counter.ticket(events, self._resolved)
-        self._sent.append(_Sent(at, channel, partition, events, ticket))
         with self._changed:
             self._left += 1
         try:
@@ -85,10 +82,11 @@ class _Flight:
         except BaseException as error:
             with self._changed:
                 self._left -= 1
-            if not isinstance(error, Busy | Evicted | ChannelGone):
-                self._sent.pop()
-                raise
-            ticket.error = error  # when the others are there, it is waited for
+            if isinstance(error, Busy | Evicted | ChannelGone):
+                return False
+            raise
+        self._sent.append(_Sent(at, channel, partition, events, ticket))
+        return True
 
     def _resolved(self, tickets: list[Ticket]) -> None:
         """Called by the committing thread."""
@@ -106,7 +104,7 @@ class _Flight:
     def _outcome(self, one: _Sent) -> Outcome:
         error = one.ticket.error
         try:
-            if isinstance(error, Busy | Evicted | ChannelGone):  # there was no room, or the channel was closed for room
+            if isinstance(error, Evicted | ChannelGone):  # closed for room, or deleted, before it was appended
                 return Published(places=self._counter.append(one.channel, one.events))
         except (HeliographError, OSError) as failed:
             return failed
