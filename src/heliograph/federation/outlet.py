@@ -208,7 +208,7 @@ class Outlet:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
-        """Lines to send; None if there is nothing at the offset yet."""
+        """Lines for one batch; None if there is nothing at the offset yet."""
         with self._reading:
             portion = None if self._closed else self._read(wanted, body_bytes_max)
         if self.outlived:
@@ -224,12 +224,13 @@ class Outlet:
         if not part.data:
             return None
         first = part.offset
-        end, count = portions.cut(part.data, min(wanted.bytes, body_bytes_max))
+        size = len(part.data) if len(part.data) < 2 * wanted.bytes else wanted.bytes  # leave no crumbs
+        end, lines = portions.cut(part.data, min(size, body_bytes_max))
         data, part.data = part.data[:end], part.data[end:]
-        part.offset = first + count
+        part.offset = first + len(lines)
         if end > body_bytes_max:
             return self._too_large(wanted.partition, first, data, body_bytes_max)
-        return self._portion(wanted.partition, first, count, portions.sift(data, count, self._passes))
+        return self._portion(wanted.partition, first, len(lines), portions.sift(data, lines, self._passes))
 
     def _part(self, partition: int, offset: int) -> _Ahead:
         part = self._parts.get(partition)
@@ -295,7 +296,7 @@ class Outlet:
         return verdict
 
     def _too_large(self, partition: int, offset: int, line: bytes, most: int) -> Portion:
-        if portions.sift(line, 1, self._passes).nothing:
+        if portions.sift(line, [line[:-1]], self._passes).nothing:
             return Portion(offset, 1, b"", offset + 1, SeenSet())
         self.refused(partition, [(offset, f"it has {len(line)} bytes; the other end of the link takes {most} at once")])
         return Portion(offset, 1, b"", offset + 1, SeenSet())
