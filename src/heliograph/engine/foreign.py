@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Sequence
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Annotated, Final, NamedTuple
 
 import google_crc32c
@@ -54,6 +54,7 @@ class Envelope(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(Envelope)
 _time_of = attrgetter("time")
 _channel_of = attrgetter("channel")
+_without_crc = itemgetter(slice(-_CRC_BYTES))
 
 
 class Piece(NamedTuple):
@@ -173,7 +174,7 @@ def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> B
         return None
     if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel}:
         return None
-    crcs = [_value(line[:-_CRC_BYTES]) for line in lines]
+    crcs = list(map(_value, map(_without_crc, lines)))
     runs = _one_run(lines, crcs) or _runs(lines, data, crcs)
     if runs is None or None in {station_of(run.origin) for run in runs}:
         return None
@@ -198,8 +199,8 @@ def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
         number = first + at
         form = b',"origin":"%b","originseq":"%b/%d","crc":"00000000"}' % (begin[1], begin[2], number)
         more = min(count - at, 10 ** min(4, len(str(number))) - number % 10_000)  # four digits count
-        width = -len(form)
-        if b"".join([line[width:] for line in lines[at : at + more]]) != _ends(form, number, more, sums[8 * at :]):
+        end_of = itemgetter(slice(-len(form), None))
+        if b"".join(map(end_of, lines[at : at + more])) != _ends(form, number, more, sums[8 * at :]):
             return None
         at += more
     return _named([(begin[1], begin[2], first, 0)], count)

@@ -8,6 +8,7 @@ too short to hold another. Otherwise each line is looked at; a payload may hold 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from heliograph.limits import BATCH_LINES_MAX
@@ -27,7 +28,7 @@ class Sifted(NamedTuple):
     @property
     def nothing(self) -> bool:
         """Whether there is nothing to send."""
-        return not self.body.strip(b"\n")
+        return self.body.startswith(b"\n") and not self.body.strip(b"\n")
 
 
 def cut(data: bytes, size: int) -> tuple[int, list[bytes]]:
@@ -57,7 +58,7 @@ def sift(data: bytes, lines: list[bytes], passes: Passes) -> Sifted:
     clue = b'%b%b","originseq":"' % (_ORIGIN, origin)
     begin = lines[0].rfind(clue) - len(lines[0])
     end = begin + len(clue)
-    if end < 0 and {line[begin:end] for line in lines} == {clue}:
+    if end < 0 and set(map(itemgetter(slice(begin, end)), lines)) == {clue}:
         return Sifted(data if passes(origin) else b"\n" * len(lines), [])
     return sift_lines(lines, passes)
 
