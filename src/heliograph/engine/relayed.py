@@ -84,11 +84,18 @@ class Relayed:
                 return arrival
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
-    def append(self, channel: str, pieces: Sequence[Piece], check: Callable[[Batch], None] | None = None) -> Arrival:
+    def append(
+        self,
+        channel: str,
+        pieces: Sequence[Piece],
+        check: Callable[[Batch], None] | None = None,
+        life: str | None = None,
+    ) -> Arrival:
         """The first half of ``arrive``: written, and not to be acknowledged before ``confirm``.
 
-        For whoever syncs once for several of them. ``check`` sees what can be stored, and raises if it must not be:
-        before anything is written.
+        For whoever syncs once for several of them, or appends some while others are synced. ``check`` sees what can be
+        stored, and raises if it must not be: before anything is written. ``life``: the incarnation in which what comes
+        before these lines was appended; Outdated if another one began, for then that may have to be appended again.
         """
         self._engine.check_writable()
         check_name(channel)
@@ -102,9 +109,13 @@ class Relayed:
                 self._engine.ensure(channel)
             try:
                 with self._channels.known(channel, appending=True) as known:
-                    return self._append(channel, known, batch, refused)
+                    if life is None or life == known.incarnation:
+                        return self._append(channel, known, batch, refused)
+                raise Outdated
             except (Outdated, _NewLife, LogCut, ChannelGone, NotFound):
                 self._channels.forget(channel)
+                if life is not None:
+                    raise Outdated from None
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def confirm(self, arrival: Arrival) -> None:

@@ -331,13 +331,14 @@ class Conversation(picows.WSListener):
 
     # -- threads --------------------------------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside; what it raises ends the connection, and another one is made."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         if len(self._tasks) > TASKS_MAX:
             self.drop("the other side asks for too much at once")
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

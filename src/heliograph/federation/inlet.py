@@ -6,7 +6,7 @@ Nothing is acknowledged but what is on disk: batches that wait are appended toge
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from heliograph.engine.foreign import Batch, Piece, joined
@@ -64,8 +64,18 @@ class Inlet:
             self._engine.describe(self._channel)
         return Standing("", SeenSet(), {})
 
-    def store(self, items: Sequence[Arrived | Gapped], rules: Rules) -> Stored:
-        """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is."""
+    def store(
+        self,
+        items: Sequence[Arrived | Gapped],
+        rules: Rules,
+        written: Callable[[str], None] = lambda _: None,
+        life: str = "",
+    ) -> Stored:
+        """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is.
+
+        ``written`` is called before the sync, with the life in which it was appended: what comes next may be appended
+        meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before.
+        """
         stacks: dict[tuple[int, int], _Stack] = {}
         for item in items:
             if isinstance(item, Gapped):
@@ -73,7 +83,9 @@ class Inlet:
             else:
                 stacks.setdefault((item.stream, item.partition), _Stack()).add(item)
         for _ in range(_TRIES):
-            arrivals = [(place, stack, self._append(stack, rules)) for place, stack in stacks.items()]
+            arrivals = [(place, stack, self._append(stack, rules, life or None)) for place, stack in stacks.items()]
+            if arrivals:
+                written(arrivals[-1][2].incarnation)
             with contextlib.suppress(Outdated):
                 for _, _, arrival in reversed(arrivals):  # the last one's sync is the others', too
                     self._engine.relayed.confirm(arrival)
@@ -84,14 +96,14 @@ class Inlet:
                 )
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
-    def _append(self, stack: _Stack, rules: Rules) -> Arrival:
+    def _append(self, stack: _Stack, rules: Rules, life: str | None) -> Arrival:
         def check(batch: Batch) -> None:
             for origin in {run.origin for run in batch.runs}:
                 why = rules.sending(origin)
                 if why:
                     raise NotAllowed(why)
 
-        return self._engine.relayed.append(self._channel, stack.pieces, check)
+        return self._engine.relayed.append(self._channel, stack.pieces, check, life)
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
