@@ -35,7 +35,8 @@ class Disk:
         self.answers: dict[int, list[Callable[[], None]]] = {}
         self.syncing = {first: threading.Event() for first in range(3)}
 
-    def standing(self, theirs: object) -> Standing:
+    def standing(self, theirs: object, rules: Rules) -> Standing:
+        assert (theirs, rules.peer) == ({}, "host1")
         return Standing("", SeenSet(), {})
 
     def store(

@@ -101,7 +101,7 @@ class Storer:
         inlet = Inlet(self._line.shared.station, event.channel)
         while not self._line.over.is_set():
             try:
-                standing = await self._line.run(inlet.standing, event.ends)
+                standing = await self._line.run(inlet.standing, event.ends, self.rules)
                 self._flows[event.channel] = _Flow(inlet)
                 self._receiving.resume(event.stream, *standing)
                 self._line.flush()

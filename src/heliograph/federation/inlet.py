@@ -54,12 +54,16 @@ class Inlet:
         self._channel = channel
         self._lives = Lives(station, channel)
 
-    def standing(self, theirs: Ends) -> Standing:
-        """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be."""
+    def standing(self, theirs: Ends, rules: Rules) -> Standing:
+        """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be.
+
+        Nothing is told of origins that it may not send: a channel may be fed by thousands.
+        """
         with contextlib.suppress(NotFound):
             self._lives.doubted(theirs)
-            relayed = self._engine.relayed
-            return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
+            seen = {key: found for key, found in self._engine.relayed.seen(self._channel) if not rules.sending(key[0])}
+            ends = {key: end for key, end in self._lives.ends().items() if not rules.sending(key[0])}
+            return Standing(self._lives.origin(), SeenSet(seen), ends)
         if not self._engine.config.storage.auto_create:
             self._engine.describe(self._channel)
         return Standing("", SeenSet(), {})
