@@ -21,24 +21,23 @@ from statistics import median, quantiles
 from typing import Any
 
 import heliograph as hg
+from bench.catchup import catching_up
 from bench.harness import Bench, Goal, NotRun, Row, compare
 from bench.idle import idle
 from bench.samples import CHANNEL, TYPE
-from bench.stations import edge_settings, elsewhere, free_port, hub_settings, stand, tls
+from bench.stations import edge_settings, elsewhere, fill, free_port, hub_settings, stand, tls
 
 FRAME_BYTES = 256 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024
 MESSAGES, MESSAGES_QUICK = 300_000, 20_000
-TOGETHER = 1_000
 PINGS, PINGS_QUICK = 300, 30
-PAYLOADS = [{"value": number} for number in range(TOGETHER)]
 RAW = "the same bytes over a bare TLS socket, one fdatasync per window"
 AIM = 300_000
 """Messages a second."""
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure throughput, latency and idle links."""
+    """Measure throughput, latency, idle links and catching up."""
     try:
         from heliograph.federation.authority import Authority, create_ca
     except ImportError:
@@ -47,7 +46,7 @@ def run(bench: Bench) -> list[Row]:
         create_ca(path)
         Authority(path / "ca.crt").issue(path, "hub", ["localhost"])
         Authority(path / "ca.crt").issue(path, "edge", ["localhost"])
-        return [*relaying(bench, path), *latency(bench, path), *idle(bench, path)]
+        return [*relaying(bench, path), *latency(bench, path), *idle(bench, path), *catching_up(bench, path)]
 
 
 # -- throughput -------------------------------------------------------------------------------------------------
@@ -68,14 +67,6 @@ def relaying(bench: Bench, path: Path) -> list[Row]:
     what = f"relay a backlog of messages of {size // messages} bytes"
     goal = Goal(ratio_min=0.5, ours_min=AIM)
     return [compare("federation", what, rounds, "ours", raw_is=RAW, goal=goal)]
-
-
-def fill(path: Path, messages: int) -> int:
-    """What the edge has published; how many bytes that is."""
-    with hg.open(path, name="edge", durability="os") as station:
-        for _ in range(messages // TOGETHER):
-            station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
-        return station.channel(CHANNEL).bytes
 
 
 def relay(path: Path, number: int, messages: int) -> float:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import heliograph as hg
-from bench.samples import CHANNEL
+from bench.samples import CHANNEL, TYPE
+
+TOGETHER = 1_000
+PAYLOADS = [{"value": number} for number in range(TOGETHER)]
 
 
 def tls(path: Path, name: str) -> dict[str, str]:
@@ -19,16 +22,24 @@ def tls(path: Path, name: str) -> dict[str, str]:
     return {"cert": str(path / f"{name}.crt"), "key": str(path / f"{name}.key"), "ca": str(path / "ca.crt")}
 
 
-def hub_settings(path: Path, port: int, peers: list[str]) -> dict[str, Any]:
-    """A hub to which these may send the channel."""
-    allowed = [{"name": name, "publish": [CHANNEL]} for name in peers]
+def hub_settings(path: Path, port: int, peers: list[str], channels: Sequence[str] = (CHANNEL,)) -> dict[str, Any]:
+    """A hub to which these may send the channels."""
+    allowed = [{"name": name, "publish": list(channels)} for name in peers]
     return {"name": "hub", "hub": {"listen": f"127.0.0.1:{port}", "peers": allowed}, "tls": tls(path, "hub")}
 
 
-def edge_settings(path: Path, port: int, name: str = "edge") -> dict[str, Any]:
-    """A station that sends the channel to the hub."""
-    links = [{"hub": f"localhost:{port}", "publish": [CHANNEL]}]
-    return {"name": name, "links": links, "tls": tls(path, name)}
+def edge_settings(path: Path, port: int, channels: Sequence[str] = (CHANNEL,)) -> dict[str, Any]:
+    """A station that sends the channels to the hub."""
+    links = [{"hub": f"localhost:{port}", "publish": list(channels)}]
+    return {"name": "edge", "links": links, "tls": tls(path, "edge")}
+
+
+def fill(path: Path, messages: int) -> int:
+    """What the edge has published; how many bytes that is."""
+    with hg.open(path, name="edge", durability="os") as station:
+        for _ in range(messages // TOGETHER):
+            station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
+        return station.channel(CHANNEL).bytes
 
 
 def free_port() -> int:
