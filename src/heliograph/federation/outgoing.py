@@ -129,7 +129,7 @@ class Sender:
         for partition, end in begun.ends.items():
             lag.news(partition, end, self._loop.time())
             sending.news(event.stream, partition, end)
-        self._news.watch(event.channel)
+        self._news.watch(event.channel, outlet.read_ahead)
         self.pump()
         self._line.flush()
 
@@ -159,8 +159,19 @@ class Sender:
             read = self._sending.next_read()
             if read is None:
                 return
+            ready = self._ready(read)
+            if ready is not None:
+                self._send_portion(read, ready, None)
+                continue
             self._reads += 1
             self._line.spawn(self._read(read))
+
+    def _ready(self, read: Read) -> Portion | None:
+        """What was read ahead, unless it had better be packed."""
+        outlet = self._outlets.get(read.stream)
+        if outlet is None or self._squeeze.always or self._line.unsent() > CONGESTED_BYTES:
+            return None
+        return outlet.ready(read)
 
     async def _read(self, read: Read) -> None:
         try:
@@ -285,7 +296,7 @@ class Sender:
 
     def _drop(self, outlet: Outlet) -> None:
         if self._lags.pop(outlet.channel, None) is not None:
-            self._news.unwatch(outlet.channel)
+            self._news.unwatch(outlet.channel, outlet.read_ahead)
         self._line.spawn(self._put_away(outlet))
 
     async def _put_away(self, outlet: Outlet) -> None:
