@@ -30,7 +30,8 @@ logger = logging.getLogger("heliograph.engine")
 class _State:
     """One channel, as this process has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock_path: Path) -> None:
+        self.lock_path = lock_path
         self.mutex = threading.Lock()
         self.known: Knowledge | None = None
         self.doubtful = False  # something failed between an append and its mark
@@ -59,8 +60,10 @@ class KnownChannels:
             yield self._learnt(channel, None)
             return
         self._engine.check_writable()
-        state = self._states.setdefault(channel, _State())
-        with state.mutex, self._locked(channel) as lock:
+        state = self._states.get(channel)
+        if state is None:
+            state = self._states.setdefault(channel, _State(self.lock_path(channel)))
+        with state.mutex, self._locked(channel, state.lock_path) as lock:
             mine = lock.noted() == self._token
             if state.known is None or state.doubtful or not mine:
                 state.known = self._learnt(channel, state.known)
@@ -71,13 +74,15 @@ class KnownChannels:
             state.doubtful = False
 
     @contextlib.contextmanager
-    def _locked(self, channel: str) -> Iterator[FileLock]:
-        engine, path = self._engine, self.lock_path(channel)
+    def _locked(self, channel: str, path: Path) -> Iterator[FileLock]:
+        engine = self._engine
         with explaining(f"cannot take the arrivals lock of channel '{channel}'"):
-            if not path.parent.exists():
+            try:
+                lock = FileLock(path, engine.disk)
+            except FileNotFoundError:  # the first arrival of all
                 path.parent.mkdir(exist_ok=True)
                 engine.disk.sync_directory(engine.root)
-            lock = FileLock(path, engine.disk)
+                lock = FileLock(path, engine.disk)
         try:
             lock.exclusive_unnoted(engine.clock, engine.config.publishing.busy_timeout_s)
             yield lock

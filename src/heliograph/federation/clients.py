@@ -53,7 +53,7 @@ class Clients:
             self._here.remove(conversation)
         desk = self._desks.pop(conversation, None)
         if desk is not None:
-            self._shared.pool.submit(desk.close)
+            self._shared.workers.submit(desk.close)
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""

@@ -268,7 +268,7 @@ class Conversation(picows.WSListener):
         by = self.session_peer if ours else "this station"
         logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
         peer, audit = self.session_peer, self.shared.station.engine.audit
-        self.shared.pool.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
+        self.shared.workers.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
 
     def complain(self, text: str) -> None:
         """Something does not work, and is tried again."""
@@ -352,8 +352,8 @@ class Conversation(picows.WSListener):
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call something in a thread."""
         try:
-            future = self._loop.run_in_executor(self.shared.pool, function, *arguments)
-        except RuntimeError:  # the pool is closed
+            future = self.shared.workers.run(function, *arguments)
+        except RuntimeError:  # they are closed
             raise Ending from None
         return await future
 
