@@ -155,6 +155,7 @@ class Federation:
         from heliograph.federation.terms import Shared
 
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_on_loop_error)
         self._stop = asyncio.Event()
         workers = Workers(THREADS, loop)
         news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
@@ -376,6 +377,12 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Of a handshake that failed whoever accepts or dials is told, too, and says why in a line."""
+    if context.get("message") != "SSL handshake failed":
+        loop.default_exception_handler(context)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
