@@ -12,6 +12,7 @@ import google_crc32c
 import heliograph as hg
 from bench.harness import Bench, Goal, Row, compare, rate_of
 from bench.samples import CHANNEL
+from heliograph.engine.foreign import split
 from heliograph.station import Station
 
 LINES = 1_000
@@ -74,8 +75,9 @@ def raw(path: Path, batches: list[bytes], *, synced: bool) -> float:
 def arrive(station: Station, batches: list[bytes], *, synced: bool) -> float:
     """As a hub does."""
     left, relayed = iter(batches), station.engine.relayed
-    put = relayed.arrive if synced else relayed.append
-    return rate(lambda: put(CHANNEL, next(left)), len(batches))
+    if synced:
+        return rate(lambda: relayed.arrive(CHANNEL, next(left)), len(batches))
+    return rate(lambda: relayed.append(CHANNEL, [split(next(left))]), len(batches))
 
 
 def rate(step: Callable[[], object], times: int) -> float:

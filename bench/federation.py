@@ -7,8 +7,6 @@ only then acknowledges it.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import shutil
 import socket
@@ -16,8 +14,6 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,24 +21,23 @@ from statistics import median, quantiles
 from typing import Any
 
 import heliograph as hg
+from bench.catchup import catching_up
 from bench.harness import Bench, Goal, NotRun, Row, compare
-from bench.observe import memory_mb
+from bench.idle import idle
 from bench.samples import CHANNEL, TYPE
+from bench.stations import edge_settings, elsewhere, fill, free_port, hub_settings, stand, tls
 
 FRAME_BYTES = 256 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024
 MESSAGES, MESSAGES_QUICK = 300_000, 20_000
-TOGETHER = 1_000
-LINKS, LINKS_QUICK = 500, 20
 PINGS, PINGS_QUICK = 300, 30
-PAYLOADS = [{"value": number} for number in range(TOGETHER)]
 RAW = "the same bytes over a bare TLS socket, one fdatasync per window"
 AIM = 300_000
 """Messages a second."""
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure throughput, latency and idle links."""
+    """Measure throughput, latency, idle links and catching up."""
     try:
         from heliograph.federation.authority import Authority, create_ca
     except ImportError:
@@ -51,60 +46,7 @@ def run(bench: Bench) -> list[Row]:
         create_ca(path)
         Authority(path / "ca.crt").issue(path, "hub", ["localhost"])
         Authority(path / "ca.crt").issue(path, "edge", ["localhost"])
-        return [*relaying(bench, path), *latency(bench, path), *idle(bench, path)]
-
-
-# -- stations ---------------------------------------------------------------------------------------------------
-
-
-def tls(path: Path, name: str) -> dict[str, str]:
-    """Where the certificates of a station are."""
-    return {"cert": str(path / f"{name}.crt"), "key": str(path / f"{name}.key"), "ca": str(path / "ca.crt")}
-
-
-def hub_settings(path: Path, port: int, peers: list[str]) -> dict[str, Any]:
-    """A hub to which these may send the channel."""
-    allowed = [{"name": name, "publish": [CHANNEL]} for name in peers]
-    return {"name": "hub", "hub": {"listen": f"127.0.0.1:{port}", "peers": allowed}, "tls": tls(path, "hub")}
-
-
-def edge_settings(path: Path, port: int, name: str = "edge") -> dict[str, Any]:
-    """A station that sends the channel to the hub."""
-    links = [{"hub": f"localhost:{port}", "publish": [CHANNEL]}]
-    return {"name": name, "links": links, "tls": tls(path, name)}
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-@contextmanager
-def elsewhere(main: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """Another process, until the block ends; its end of the pipe is the first argument."""
-    context = multiprocessing.get_context("spawn")
-    ours, its = context.Pipe()
-    process = context.Process(target=main, args=(its, *arguments), daemon=True)
-    process.start()
-    its.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join(20)
-        process.kill()
-        process.join()
-
-
-def stand(line: Connection, path: str, settings: dict[str, Any]) -> None:
-    """A station that is there until the pipe is closed."""
-    with hg.open(path, config=settings):
-        line.send("there")
-        try:
-            line.recv()
-        except EOFError:
-            return
+        return [*relaying(bench, path), *latency(bench, path), *idle(bench, path), *catching_up(bench, path)]
 
 
 # -- throughput -------------------------------------------------------------------------------------------------
@@ -125,14 +67,6 @@ def relaying(bench: Bench, path: Path) -> list[Row]:
     what = f"relay a backlog of messages of {size // messages} bytes"
     goal = Goal(ratio_min=0.5, ours_min=AIM)
     return [compare("federation", what, rounds, "ours", raw_is=RAW, goal=goal)]
-
-
-def fill(path: Path, messages: int) -> int:
-    """What the edge has published; how many bytes that is."""
-    with hg.open(path, name="edge", durability="os") as station:
-        for _ in range(messages // TOGETHER):
-            station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
-        return station.channel(CHANNEL).bytes
 
 
 def relay(path: Path, number: int, messages: int) -> float:
@@ -252,10 +186,11 @@ def latency(bench: Bench, path: Path) -> list[Row]:
         with hg.open(edge, config=edge_settings(path, port)) as station:
             station.publish(CHANNEL, {"sent": 0}, type=TYPE)
             there.recv()  # the link is up
-            syncs = [one_sync(path / "sync") for _ in range(pings)]
+            syncs = []
             for _ in range(pings):
                 station.publish(CHANNEL, {"sent": time.monotonic_ns()}, type=TYPE)
                 time.sleep(0.01)
+                syncs.append(one_sync(path / "sync"))  # in turns: they share the noise of the disk
             found = [took / 1e6 for took in there.recv()]
     raw, p99 = median(syncs), quantiles(found, n=100)[98]
     rounds = {"raw": syncs, "ours": found}
@@ -299,72 +234,3 @@ def one_sync(path: Path) -> float:
     took = (time.perf_counter() - started) * 1e3
     os.close(fd)
     return took
-
-
-# -- idle links -------------------------------------------------------------------------------------------------
-
-
-def idle(bench: Bench, path: Path) -> list[Row]:
-    """Memory and processor time of a hub with many links that say nothing."""
-    from heliograph.federation.authority import Authority
-
-    many = int(bench.either(LINKS, LINKS_QUICK))
-    names = [f"edge-{number}" for number in range(many)]
-    authority = Authority(path / "ca.crt")
-    for name in names:
-        authority.issue(path, name)
-    port = free_port()
-    with elsewhere(watch_over, str(path / "idle-hub"), hub_settings(path, port, names)) as there:
-        empty_mb = there.recv()
-        with elsewhere(crowd, str(path), port, names) as here:
-            here.recv()
-            there.send("all there")
-            full_mb, busy = there.recv()
-    return [
-        Row(subject="federation", what=f"memory of a hub per idle link, of {many}", unit="KB",
-            ours=(full_mb - empty_mb) * 1024 / many, goal=Goal(ours_max=100)),
-        Row(subject="federation", what=f"processor time of a hub with {many} idle links", unit="%", ours=busy * 100,
-            goal=Goal(ours_max=5)),
-    ]  # fmt: skip
-
-
-def watch_over(line: Connection, path: str, settings: dict[str, Any]) -> None:
-    """A hub that says what it costs."""
-    with hg.open(path, config=settings):
-        time.sleep(1)
-        line.send(memory_mb(os.getpid()))
-        line.recv()
-        time.sleep(2)
-        started, before = time.monotonic(), time.process_time()
-        time.sleep(10)
-        line.send((memory_mb(os.getpid()), (time.process_time() - before) / (time.monotonic() - started)))
-        try:
-            line.recv()
-        except EOFError:
-            return
-
-
-def crowd(line: Connection, path: str, port: int, names: list[str]) -> None:
-    """Many stations in one process."""
-    stations = []
-    for name in names:
-        directory = Path(path) / "crowd" / name
-        stations.append(hg.open(directory, config=edge_settings(Path(path), port, name)))
-    until = time.monotonic() + 300
-    while not all(up(station) for station in stations) and time.monotonic() < until:
-        time.sleep(0.5)
-    line.send("there")
-    try:
-        line.recv()
-    except EOFError:
-        for station in stations:
-            station.close()
-
-
-def up(station: hg.Station) -> bool:
-    """Whether its link is."""
-    try:
-        state = json.loads((station.path / "links" / "state.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return any(link["state"] == "up" for link in state["links"])

@@ -193,7 +193,10 @@ BATCH_LINES_MAX = 65_536
 """Most lines of one batch on a link."""
 
 BATCH_LINK_BYTES = 256 * 1024
-"""How many bytes a batch on a link has, unless a single message is larger."""
+"""How many bytes a batch on a link has, about, unless a single message is larger."""
+
+READ_LINK_BYTES = 1024 * 1024
+"""How much of a channel is read for a link at once: several batches, for asking a thread costs as much as reading."""
 
 BATCH_CHARGE_BYTES_MIN = 1024
 """What the smallest batch counts for its window: many small ones take memory, too."""

@@ -45,7 +45,10 @@ def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -
         assert foreign.station_of(found.runs[0].origin)
 
 
-@given(st.integers(0, 2000), st.integers(1, 300), st.data())
+FIRSTS = st.integers(0, 2000) | st.sampled_from([9_990, 19_850, 99_999, 1_234_567, 10**9 - 150])
+
+
+@given(FIRSTS, st.integers(1, 300), st.data())
 def test_consecutive_lines_are_one_run(first: int, count: int, data: st.DataObject) -> None:
     batch = lines(first, first + count)
     found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
@@ -56,6 +59,16 @@ def test_consecutive_lines_are_one_run(first: int, count: int, data: st.DataObje
     found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
     assert found is not None
     assert len(found.runs) == (1 if count == 1 else 2 if at in (0, count - 1) else 3)
+
+
+@given(st.lists(FIRSTS, min_size=1, max_size=4), st.integers(1, 30))
+def test_pieces_come_to_the_same_as_one(firsts: list[int], count: int) -> None:
+    batches = [lines(first, first + count) for first in [*firsts, firsts[-1] + count]]
+    found = [foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX) for batch in batches]
+    whole = [line for batch in batches for line in batch]
+    assert foreign.merged([batch for batch in found if batch]) == foreign.read(
+        "alerts", whole, foreign.joined(whole), BYTES_MAX
+    )
 
 
 def test_a_swap_in_the_middle_is_noticed() -> None:

@@ -15,6 +15,7 @@ import pytest
 from heliograph.admin.backup import backup, restore
 from heliograph.admin.transfer import export_messages
 from heliograph.admin.verify import verify
+from heliograph.engine.foreign import piece_of
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Relayed
 from heliograph.errors import Fenced, InvalidName, NotFound, OutcomeUnknown, ReadOnly, StationClosed
@@ -350,7 +351,7 @@ def test_a_checkpoint_is_on_disk_before_a_segment_goes(opened: Opener, root: Pat
 def test_a_checkpoint_is_written_after_what_it_covers_is_synced(opened: Opener, root: Path) -> None:
     disk = FaultyDisk()
     station = opened(disk=disk, durability="interval", sync_interval_ms=60_000)
-    relayed(station).append(CHANNEL, lines(0, 10))
+    relayed(station).append(CHANNEL, [piece_of(lines(0, 10))])
     disk.recording = True
     relayed(station).cover(CHANNEL)
     kinds = [(kind, Path(path).name.split(".tmp")[0]) for kind, path in disk.journal]
@@ -714,7 +715,7 @@ def test_duplicates_are_not_acknowledged_when_the_sync_of_their_first_copy_faile
     """One link brought them and has not confirmed yet; another brings them again."""
     disk = FaultyDisk()
     station = opened(disk=disk)
-    first = relayed(station).append(CHANNEL, lines(0, 5))
+    first = relayed(station).append(CHANNEL, [piece_of(lines(0, 5))])
     assert first.appended == 5
     disk.fail("fdatasync", path=".jsonl")
     with pytest.raises(OutcomeUnknown):
@@ -731,7 +732,7 @@ def test_a_log_repaired_by_another_process_is_looked_at_again(opened: Opener, ro
     disk = FaultyDisk()
     station, other = opened(disk=disk), opened()
     relayed(station).arrive(CHANNEL, lines(0, 5))
-    written = relayed(station).append(CHANNEL, lines(5, 10))
+    written = relayed(station).append(CHANNEL, [piece_of(lines(5, 10))])
     disk.fail("fdatasync", path=".jsonl")
     with pytest.raises(OutcomeUnknown):
         station.publish(CHANNEL, "fails")

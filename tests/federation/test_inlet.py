@@ -44,3 +44,14 @@ def test_a_batch_of_another_number_of_lines_breaks_the_protocol(tmp_path: Path) 
     lines = foreign_lines(0, 2, "host1.aaaaaa")
     with hg.open(tmp_path, name="hub") as hub, pytest.raises(ProtocolError, match="another number"):
         Inlet(hub, "alerts", "host1").store([arrived(lines, 0, count=3)], Rules("host1"))
+
+
+def test_a_peer_is_told_of_those_origins_that_it_may_send(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="hub") as hub:
+        inlet = Inlet(hub, "alerts", "host1")
+        for name in ("host1", "host2", "host3"):
+            inlet.store([arrived(foreign_lines(0, 2, f"{name}.aaaaaa"), 0)], Rules(name))
+        for rules, told in ((Rules("host1"), ["host1"]), (Rules("host1", relay=["host3"]), ["host1", "host3"])):
+            standing = inlet.standing({}, rules)
+            assert [origin for (origin, _), _ in standing.seen] == [f"{name}.aaaaaa" for name in told]
+            assert sorted(origin for origin, _ in standing.ends) == [f"{name}.aaaaaa" for name in told]

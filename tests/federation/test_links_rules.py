@@ -329,6 +329,15 @@ def test_lines_that_cannot_be_stored_are_refused_one_by_one(net: Net, hub: hg.St
     assert [found for found in payloads(net.path("hub"), "alerts") if found in (0, 5)] == [0, 5]
 
 
+def test_who_hangs_up_at_once_is_worth_a_line_and_no_stack_trace(
+    net: Net, hub: hg.Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(("127.0.0.1", net.port("hub"))):
+        pass
+    wait_for(lambda: audited(net.path("hub"), "link-refused"))
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_who_stalls_or_says_nothing_is_hung_up_on_and_bounded(net: Net, hub: hg.Station) -> None:
     open_ones = [socket.create_connection(("127.0.0.1", net.port("hub"))) for _ in range(60)]
     try:

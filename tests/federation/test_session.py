@@ -9,7 +9,7 @@ from heliograph.federation import events, frames
 from heliograph.federation.frames import Wanted
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Session
-from heliograph.limits import BATCH_LINK_BYTES, LINK_CALLS_MAX, LINK_HANDSHAKE_S, LINK_REFUSED_MAX
+from heliograph.limits import LINK_CALLS_MAX, LINK_HANDSHAKE_S, LINK_REFUSED_MAX, READ_LINK_BYTES
 from heliograph.seen import SeenSet
 from tests.federation.pair import LINE, WANT_ALL, Clock, Pair, ours, said, tell
 
@@ -311,6 +311,41 @@ def test_a_message_larger_than_the_window_travels_alone() -> None:
     assert sending.next_read() is not None
 
 
+def test_batches_that_do_not_fit_wait_in_order_and_what_is_skipped_behind_them_too() -> None:
+    pair = Pair(hub={"window_bytes": 1 << 16}).flow()
+    stream = pair.stream(end=50)
+    sending = pair.client.sending
+    sending.news(stream, 1, 50)
+    assert sending.next_read()
+    sending.send(stream, 0, 0, 1, b"x" * 40_000 + b"\n")
+    assert sending.next_read()
+    sending.send(stream, 1, 0, 1, b"y" * 30_000 + b"\n")  # waits, though its partition has nothing on its way
+    sending.send(stream, 1, 1, 1, b"z" * 30_000 + b"\n")
+    assert sending.skip(stream, 1, 10) is None
+    assert sending.next_read() is None
+    pair.flow()
+    assert [(one.partition, one.first) for one in pair.take(pair.hub, events.Arrived)] == [(0, 0)]
+    pair.hub.receiving.acknowledge(stream, 0, 1)
+    pair.flow()
+    assert [(one.partition, one.first) for one in pair.take(pair.hub, events.Arrived)] == [(1, 0), (1, 1)]
+    pair.hub.receiving.acknowledge(stream, 1, 2)
+    pair.flow()
+    positions = [(one.partition, one.position) for one in pair.take(pair.client, events.Acked)]
+    assert positions == [(0, 1), (1, 10)]
+
+
+def test_what_is_held_cannot_be_acknowledged() -> None:
+    pair = Pair(hub={"window_bytes": 1 << 16}).flow()
+    stream = pair.stream(end=50)
+    sending = pair.client.sending
+    assert sending.next_read()
+    sending.send(stream, 0, 0, 1, b"x" * 60_000 + b"\n")
+    sending.send(stream, 0, 1, 1, b"y" * 60_000 + b"\n")
+    (closed,) = tell(pair.client, frames.Ack(stream=stream, partition=0, next=2))
+    assert isinstance(closed, events.Closed)
+    assert "not awaited" in closed.reason
+
+
 def test_one_slow_channel_never_blocks_another() -> None:
     pair = Pair(hub={"window_bytes": 1 << 18}).flow()
     slow, fast = pair.stream("alerts"), pair.stream("sensors.kitchen")
@@ -336,7 +371,7 @@ def test_channels_and_partitions_take_turns() -> None:
         read = pair.client.sending.next_read()
         assert read is not None
         turns.append((read.stream, read.partition))
-        assert read.bytes == BATCH_LINK_BYTES
+        assert read.bytes == READ_LINK_BYTES
         pair.client.sending.send(read.stream, read.partition, read.offset, 1, LINE)
     assert [stream for stream, _ in turns] == streams * 4
     assert [partition for stream, partition in turns if stream == streams[0]] == [0, 1, 0, 1]

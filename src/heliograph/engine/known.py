@@ -38,7 +38,8 @@ _TURNS_MAX: Final = 3
 class _State:
     """One channel, as this process has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock_path: Path) -> None:
+        self.lock_path = lock_path
         self.mutex = threading.Lock()
         self.known: Knowledge | None = None
         self.doubtful = False  # something failed between an append and its mark
@@ -71,17 +72,21 @@ class KnownChannels:
             yield self._caught_up(channel, self._before(channel, self._engine.describe(channel), None))
             return
         self._engine.check_writable()
-        state = self._states.setdefault(channel, _State())
+        state = self._state(channel)
         with self._entered(channel, state, appending) as known:
             state.doubtful = True
             yield known
             state.doubtful = False
 
+    def _state(self, channel: str) -> _State:
+        state = self._states.get(channel)
+        return state or self._states.setdefault(channel, _State(self.lock_path(channel)))
+
     @contextlib.contextmanager
     def _entered(self, channel: str, state: _State, appending: bool) -> Iterator[Knowledge]:
         """The lock held, and everything known."""
         while True:
-            with state.mutex, self._locked(channel) as lock:
+            with state.mutex, self._locked(channel, state.lock_path) as lock:
                 mine, learner = lock.noted() == self._token, None
                 if state.known is None or state.doubtful or not mine:
                     learner = self._learn(channel, state)
@@ -115,13 +120,15 @@ class KnownChannels:
         return None
 
     @contextlib.contextmanager
-    def _locked(self, channel: str) -> Iterator[FileLock]:
-        engine, path = self._engine, self.lock_path(channel)
+    def _locked(self, channel: str, path: Path) -> Iterator[FileLock]:
+        engine = self._engine
         with explaining(f"cannot take the arrivals lock of channel '{channel}'"):
-            if not path.parent.exists():
+            try:
+                lock = FileLock(path, engine.disk)
+            except FileNotFoundError:  # the first arrival of all
                 path.parent.mkdir(exist_ok=True)
                 engine.disk.sync_directory(engine.root)
-            lock = FileLock(path, engine.disk)
+                lock = FileLock(path, engine.disk)
         try:
             lock.exclusive_unnoted(engine.clock, engine.config.publishing.busy_timeout_s)
             yield lock
@@ -154,8 +161,8 @@ class KnownChannels:
 
     def rebuild(self, channel: str, *, aside: Path | None) -> None:
         """Read the whole log, and write down what it holds. What was written down before is kept, or put ``aside``."""
-        state = self._states.setdefault(channel, _State())
-        with state.mutex, self._locked(channel):
+        state = self._state(channel)
+        with state.mutex, self._locked(channel, state.lock_path):
             state.known = state.learner = None
             if aside is not None:
                 with contextlib.suppress(FileNotFoundError):

@@ -27,7 +27,7 @@ from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
 from heliograph.engine.bounded import check_origins, too_many_gaps
-from heliograph.engine.foreign import Batch, Run, station_of
+from heliograph.engine.foreign import Batch, Piece, Run, station_of
 from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
 from heliograph.engine.lastown import last_own
@@ -91,24 +91,30 @@ class Relayed:
         Those that cannot be stored are named in ``refused``, with the reason; the others are stored all the same.
         ``check``: as for ``append``.
         """
+        piece = foreign.split(lines) if isinstance(lines, bytes) else foreign.piece_of(lines)
         for _ in range(_TRIES):
-            arrival = self.append(channel, lines, check)
+            arrival = self.append(channel, [piece], check)
             with contextlib.suppress(Outdated):
                 self.confirm(arrival)
                 return arrival
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def append(
-        self, channel: str, lines: Sequence[bytes] | bytes, check: Callable[[Batch], None] | None = None
+        self,
+        channel: str,
+        pieces: Sequence[Piece],
+        check: Callable[[Batch], None] | None = None,
+        life: str | None = None,
     ) -> Arrival:
         """The first half of ``arrive``: written, and not to be acknowledged before ``confirm``.
 
-        For whoever syncs once for several of them. ``check`` sees what can be stored, and raises if it must not be:
-        before anything is written.
+        For whoever syncs once for several of them, or appends some while others are synced. ``check`` sees what can be
+        stored, and raises if it must not be: before anything is written. ``life``: the incarnation in which what comes
+        before these lines was appended; Outdated if another one began, for then that may have to be appended again.
         """
         self._engine.check_writable()
         check_name(channel)
-        batch, refused = self._read(channel, lines)
+        batch, refused = self._read(channel, pieces)
         if batch is None:
             return Arrival(channel=channel, refused=refused)
         if check is not None:
@@ -118,9 +124,13 @@ class Relayed:
                 self._engine.ensure(channel)
             try:
                 with self._channels.known(channel, appending=True) as known:
-                    return self._append(channel, known, batch, refused)
+                    if life is None or life == known.incarnation:
+                        return self._append(channel, known, batch, refused)
+                raise Outdated
             except (Outdated, _NewLife, LogCut, ChannelGone, NotFound):
                 self._channels.forget(channel)
+                if life is not None:
+                    raise Outdated from None
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
     def confirm(self, arrival: Arrival) -> None:
@@ -146,29 +156,23 @@ class Relayed:
             self._channels.forget(channel)
             raise Outdated from None
 
-    def _read(self, channel: str, lines: Sequence[bytes] | bytes) -> tuple[Batch | None, list[tuple[int, str]]]:
-        single = True  # whether each is one line
-        if isinstance(lines, bytes):
-            data, lines = lines, lines.split(b"\n")
-            if lines[-1]:
-                data += b"\n"
-            else:
-                lines.pop()
-        else:
-            data = foreign.joined(lines)
-            single = data.count(b"\n") == len(lines)
-        if not lines:
-            return None, []
+    def _read(self, channel: str, pieces: Sequence[Piece]) -> tuple[Batch | None, list[tuple[int, str]]]:
         bytes_max = self._engine.config.messages.max_bytes
-        batch = foreign.read(channel, lines, data, bytes_max) if single else None
-        if batch is not None:
-            return batch, []
-        reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
-        refused = [(at, why) for at, why in enumerate(reasons) if why is not None]
-        left = [line for line, why in zip(lines, reasons, strict=True) if why is None]
-        batch = foreign.read(channel, left, foreign.joined(left), bytes_max) if left else None
-        assert (batch is None) == (not left), "lines that fit one by one fit together"
-        return batch, refused
+        batches: list[Batch] = []
+        refused: list[tuple[int, str]] = []
+        before = 0
+        for data, lines, single in pieces:
+            batch = foreign.read(channel, lines, data, bytes_max) if single and lines else None
+            if batch is None:  # look which do not fit, and leave them out
+                reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
+                refused += [(before + at, why) for at, why in enumerate(reasons) if why is not None]
+                left = [line for line, why in zip(lines, reasons, strict=True) if why is None]
+                batch = foreign.read(channel, left, foreign.joined(left), bytes_max) if left else None
+                assert (batch is None) == (not left), "lines that fit one by one fit together"
+            if batch is not None:
+                batches.append(batch)
+            before += len(lines)
+        return foreign.merged(batches) if batches else None, refused
 
     def _append(self, channel: str, known: Knowledge, batch: Batch, refused: list[tuple[int, str]]) -> Arrival:
         known.grow(self._engine.partition_count(channel))

@@ -55,7 +55,7 @@ class Clients:
             self._here.remove(conversation)
         desk = self._desks.pop(conversation, None)
         if desk is not None:
-            self._shared.pool.submit(desk.end())
+            self._shared.workers.submit(desk.end())
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""

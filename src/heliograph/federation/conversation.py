@@ -279,7 +279,7 @@ class Conversation(picows.WSListener):
         by = self.session_peer if ours else "this station"
         logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
         peer, audit = self.session_peer, self.shared.station.engine.audit
-        self.shared.pool.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
+        self.shared.workers.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
 
     def complain(self, about: str, text: str) -> None:
         """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""
@@ -353,13 +353,14 @@ class Conversation(picows.WSListener):
 
     # -- threads --------------------------------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside; what it raises ends the connection, and another one is made."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         if len(self._tasks) > TASKS_MAX:
             self.drop("the other side asks for too much at once")
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -373,8 +374,8 @@ class Conversation(picows.WSListener):
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call something in a thread."""
         try:
-            future = self._loop.run_in_executor(self.shared.pool, function, *arguments)
-        except RuntimeError:  # the pool is closed
+            future = self.shared.workers.run(function, *arguments)
+        except RuntimeError:  # they are closed
             raise Ending from None
         return await future
 

@@ -250,7 +250,7 @@ class _Reading:
             data = chunk.data
         if not data:
             return chunk.next
-        end, count = portions.cut(data, min(self._left, self._line_bytes_max))
+        end, lines = portions.cut(data, min(self._left, self._line_bytes_max))
         if end > self._line_bytes_max:
             reason = f"it has {end} bytes, the client takes {self._line_bytes_max} at once"
             self.lack(number, chunk.first, chunk.first + 1, reason)
@@ -258,10 +258,10 @@ class _Reading:
         if end > self._left and self._pieces:
             self._left = 0
             return chunk.first
-        self._runs.append(Run(number, chunk.first, count))
+        self._runs.append(Run(number, chunk.first, len(lines)))
         self._pieces.append(data[:end])
         self._left -= end
-        return chunk.first + count
+        return chunk.first + len(lines)
 
 
 def _numbered(chunk: Chunk) -> Iterator[tuple[int, bytes]]:

@@ -120,6 +120,7 @@ class Resume(Header, frozen=True, kw_only=True):
     origin: Annotated[str, Meta(max_length=255)] = ""
     """The receiver's own origin in this channel now. It has all of that, so it need not be sent back."""
     seen: Intervals = {}
+    """Of origins that the sender may send; or a part of it."""
     ends: Ends = {}
 
 

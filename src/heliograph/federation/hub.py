@@ -171,7 +171,7 @@ class Hub:
             self._ended[name] = (since_now(self._engine), count, reason)
         logger.info("%s is gone: %s", name, reason or "it hung up")
         self._audit("link-down", peer=name, address=conversation.address, why=reason)
-        self._shared.pool.submit(self._note_here, name)
+        self._shared.workers.submit(self._note_here, name)
 
     def identify(self, connection: Any) -> Terms:
         """Who it is by its certificate, and what that one may do."""
@@ -223,7 +223,7 @@ class Hub:
         self._ended[name] = (since, count + 1, "")
         logger.info("%s is connected, from %s", name, conversation.address)
         self._audit("link-up", peer=name, address=conversation.address)
-        self._shared.pool.submit(self._note_here, name)
+        self._shared.workers.submit(self._note_here, name)
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""
@@ -327,7 +327,7 @@ class Hub:
         return Rules(peer.name, peer.publish, peer.subscribe, peer.relay, peer.reply, self._askers)
 
     def _audit(self, event: str, **facts: object) -> None:
-        self._shared.pool.submit(lambda: self._engine.audit.write(event, **facts))
+        self._shared.workers.submit(lambda: self._engine.audit.write(event, **facts))
 
 
 def _quota(peer: PeerRules) -> Quota:

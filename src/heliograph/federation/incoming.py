@@ -1,14 +1,23 @@
-"""The receiving half of a connection: stores what arrives, in threads, and acknowledges it when it is on disk."""
+"""The receiving half of a connection: stores what arrives, in threads, and acknowledges it when it is on disk.
+
+While some is synced, what came after it is appended already. Each waits for the one before with its acknowledgement,
+and with being appended again if a failure makes that necessary: so nothing overtakes anything::
+
+    append ──▶ sync ──▶ acknowledge
+               append ──▶ sync ──▶ acknowledge
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from heliograph.engine.knowledge import Outdated
 from heliograph.errors import HeliographError, NotAllowed, NotFound, ProtocolError
 from heliograph.federation import events
-from heliograph.federation.inlet import Inlet
+from heliograph.federation.inlet import Inlet, Stored
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 
@@ -21,10 +30,55 @@ GAPS_MAX: Final = 200
 """Gaps among them: windows do not count these."""
 STORE_BYTES: Final = 1 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
+UNDER_WAY_MAX: Final = 2
+"""One is synced while the next is appended."""
 RETRY_S: Final = 1.0
 """After what pause the disk is asked again."""
 
 Item = events.Arrived | events.Gapped
+
+
+class _Flow:
+    """One channel that arrives."""
+
+    __slots__ = ("inlet", "life", "storing", "under_way", "waiting")
+
+    def __init__(self, inlet: Inlet) -> None:
+        self.inlet = inlet
+        self.waiting: deque[Item] = deque()
+        self.under_way: deque[asyncio.Task[None]] = deque()  # what is being stored, in order
+        self.life = ""  # of the channel, when the last of it was appended
+        self.storing = False
+
+    def take(self) -> list[Item]:
+        """The oldest of what waits, as much as is stored at once."""
+        items: list[Item] = []
+        size = 0
+        while self.waiting and size < STORE_BYTES:
+            items.append(self.waiting.popleft())
+            size += items[-1].size if isinstance(items[-1], events.Arrived) else 0
+        return items
+
+
+class _Turn:
+    """What is stored at once, behind what comes before."""
+
+    __slots__ = ("_written", "before", "items")
+
+    def __init__(self, items: list[Item], before: asyncio.Task[None] | None, written: asyncio.Future[str]) -> None:
+        self.items = items
+        self.before = before
+        self._written = written
+
+    def tell(self, life: str) -> None:
+        """It is written, in this life of the channel: the next may be. Whoever comes first counts."""
+        if not self._written.done():
+            self._written.set_result(life)
+
+    async def comes(self) -> None:
+        """Wait until what comes before is done with."""
+        if self.before is not None:
+            await asyncio.wait([self.before])
 
 
 class Storer:
@@ -36,12 +90,11 @@ class Storer:
         self._loop = asyncio.get_running_loop()
         self.rules = rules
         self.quota = quota
-        self._inlets: dict[str, tuple[Inlet, deque[Item]]] = {}
-        self._storing: set[str] = set()
+        self._flows: dict[str, _Flow] = {}
 
     def ended(self, channel: str) -> None:
         """The other side sends it no more. What was not acknowledged comes again some day."""
-        self._inlets.pop(channel, None)
+        self._flows.pop(channel, None)
         self._line.settled(f"store {channel}")
 
     async def resume(self, event: events.Opened) -> None:
@@ -49,8 +102,8 @@ class Storer:
         inlet = Inlet(self._line.shared.station, event.channel, self._line.session_peer)
         while not self._line.over.is_set():
             try:
-                standing = await self._line.run(inlet.standing, event.ends)
-                self._inlets[event.channel] = (inlet, deque())
+                standing = await self._line.run(inlet.standing, event.ends, self.rules)
+                self._flows[event.channel] = _Flow(inlet)
                 self._receiving.resume(event.stream, *standing)
                 self._line.settled(f"resume {event.channel}")
                 self._line.flush()
@@ -64,49 +117,77 @@ class Storer:
 
     def arrived(self, event: Item) -> None:
         """Lines, or a word that some will never come: stored in turn."""
-        found = self._inlets.get(event.channel)
-        if found is None:
+        flow = self._flows.get(event.channel)
+        if flow is None:
             return
-        found[1].append(event)
-        gaps = isinstance(event, events.Gapped) and sum(isinstance(item, events.Gapped) for item in found[1])
-        if len(found[1]) > WAITING_MAX or gaps > GAPS_MAX:
+        flow.waiting.append(event)
+        gaps = isinstance(event, events.Gapped) and sum(isinstance(item, events.Gapped) for item in flow.waiting)
+        if len(flow.waiting) > WAITING_MAX or gaps > GAPS_MAX:
             self._line.fail(ProtocolError(f"too many frames of '{event.channel}' wait"))
-        elif event.channel not in self._storing:
-            self._storing.add(event.channel)
-            self._line.spawn(self._store(event.channel))
+        elif not flow.storing:
+            flow.storing = True
+            self._line.spawn(self._store(event.channel, flow))
 
-    async def _store(self, channel: str) -> None:
-        """One at a time for each channel: take all that waits, store it, acknowledge it."""
+    async def _store(self, channel: str, flow: _Flow) -> None:
+        """Take all that waits and store it: the next once the one before is written."""
         try:
-            while channel in self._inlets and self._inlets[channel][1] and not self._line.over.is_set():
-                inlet, waiting = self._inlets[channel]
-                await self._store_items(channel, inlet, _take(waiting))
+            while flow.waiting and self._flows.get(channel) is flow and not self._line.over.is_set():
+                while flow.under_way and (flow.under_way[0].done() or len(flow.under_way) >= UNDER_WAY_MAX):
+                    await asyncio.wait([flow.under_way.popleft()])
+                before = flow.under_way[-1] if flow.under_way else None
+                written: asyncio.Future[str] = self._loop.create_future()
+                task = self._line.spawn(self._store_items(channel, flow, _Turn(flow.take(), before, written)))
+                flow.under_way.append(task)
+                flow.life = await written or flow.life
         finally:
-            self._storing.discard(channel)
+            flow.storing = False
 
-    async def _store_items(self, channel: str, inlet: Inlet, items: list[Item]) -> None:
-        while not self._line.over.is_set():
+    async def _store_items(self, channel: str, flow: _Flow, turn: _Turn) -> None:
+        try:
+            stored = await self._stored(channel, flow, turn)
+            await turn.comes()
+            if stored is not None:
+                await self._acknowledge(channel, flow, stored)
+        finally:
+            turn.tell("")
+
+    async def _stored(self, channel: str, flow: _Flow, turn: _Turn) -> Stored | None:
+        """Have it stored, however often that takes; None if it cannot be."""
+
+        def written(life: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(turn.tell, life)
+
+        life = flow.life if turn.before is not None else ""
+        while not self._line.over.is_set() and self._flows.get(channel) is flow:
             try:
-                stored = await self._line.run(inlet.store, items, self.rules)
+                stored = await self._line.run(flow.inlet.store, turn.items, self.rules, written, life)
                 self._line.settled(f"store {channel}")
-                break
+                return stored
             except (NotAllowed, NotFound) as error:
-                self._park(items[0].stream, channel, str(error))
-                return
+                await turn.comes()
+                self._park(turn.items[0].stream, channel, str(error))
+                return None
             except ProtocolError as error:
                 self._line.fail(error)
-                return
+                return None
+            except Outdated:  # what comes before may have to be appended again first
+                pause = 0.0
             except (HeliographError, OSError) as error:
                 self._line.complain(
                     f"store {channel}", f"'{channel}' cannot be stored, and is not acknowledged: {error}"
                 )
-            await self._line.pause(RETRY_S)
-        else:
-            return
+                pause = RETRY_S
+            await self._line.pause(pause)
+            await turn.comes()
+            life = ""
+        return None
+
+    async def _acknowledge(self, channel: str, flow: _Flow, stored: Stored) -> None:
         wait = self.quota.take(self._loop.time(), stored.messages, stored.size)
         if wait > 0:
             await self._line.pause(wait)
-        if self._line.over.is_set() or self._inlets.get(channel, (None,))[0] is not inlet:
+        if self._line.over.is_set() or self._flows.get(channel) is not flow:
             return
         for (stream, partition), (following, refused) in stored.acks.items():
             self._receiving.acknowledge(stream, partition, following, refused)
@@ -114,17 +195,7 @@ class Storer:
 
     def _park(self, stream: int, channel: str, reason: str) -> None:
         """Not allowed, or not possible: the channel stands still on this link, the others go on."""
-        self._inlets.pop(channel, None)
+        self._flows.pop(channel, None)
         self._receiving.park(stream, reason)
         self._line.alarm(channel, reason, ours=False)
         self._line.flush()
-
-
-def _take(waiting: deque[Item]) -> list[Item]:
-    """The oldest of what waits, as much as is stored at once."""
-    items: list[Item] = []
-    size = 0
-    while waiting and size < STORE_BYTES:
-        items.append(waiting.popleft())
-        size += items[-1].size if isinstance(items[-1], events.Arrived) else 0
-    return items

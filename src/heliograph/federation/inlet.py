@@ -6,11 +6,10 @@ Nothing is acknowledged but what is on disk: batches that wait are appended toge
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from heliograph.engine.foreign import Piece, joined
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import Busy, NotFound, ProtocolError
@@ -55,18 +54,32 @@ class Inlet:
         self._channel = channel
         self._lives = Lives(station, channel)
 
-    def standing(self, theirs: Ends) -> Standing:
-        """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be."""
+    def standing(self, theirs: Ends, rules: Rules) -> Standing:
+        """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be.
+
+        Nothing is told of origins that it may not send: a channel may be fed by thousands.
+        """
         with contextlib.suppress(NotFound):
             self._lives.doubted(theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
-            relayed = self._engine.relayed
-            return Standing(self._lives.origin(), relayed.seen(self._channel), self._lives.ends())
+            seen = {key: found for key, found in self._engine.relayed.seen(self._channel) if not rules.sending(key[0])}
+            ends = {key: end for key, end in self._lives.ends().items() if not rules.sending(key[0])}
+            return Standing(self._lives.origin(), SeenSet(seen), ends)
         if not self._engine.makes(self._channel):
             self._engine.describe(self._channel)
         return Standing("", SeenSet(), {})
 
-    def store(self, items: Sequence[Arrived | Gapped], rules: Rules) -> Stored:
-        """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is."""
+    def store(
+        self,
+        items: Sequence[Arrived | Gapped],
+        rules: Rules,
+        written: Callable[[str], None] = lambda _: None,
+        life: str = "",
+    ) -> Stored:
+        """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is.
+
+        ``written`` is called before the sync, with the life in which it was appended: what comes next may be appended
+        meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before.
+        """
         stacks: dict[tuple[int, int], _Stack] = {}
         for item in items:
             if isinstance(item, Gapped):
@@ -74,7 +87,9 @@ class Inlet:
             else:
                 stacks.setdefault((item.stream, item.partition), _Stack()).add(item)
         for _ in range(_TRIES):
-            arrivals = [(place, stack, self._append(stack, rules)) for place, stack in stacks.items()]
+            arrivals = [(place, stack, self._append(stack, rules, life or None)) for place, stack in stacks.items()]
+            if arrivals:
+                written(arrivals[-1][2].incarnation)
             with contextlib.suppress(Outdated):
                 for _, _, arrival in reversed(arrivals):  # the last one's sync is the others', too
                     self._engine.relayed.confirm(arrival)
@@ -85,12 +100,9 @@ class Inlet:
                 )
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
-    def _append(self, stack: _Stack, rules: Rules) -> Arrival:
-        lines = stack.lines()
-        if not lines:
-            return Arrival(channel=self._channel)
+    def _append(self, stack: _Stack, rules: Rules, life: str | None) -> Arrival:
         with within_bounds():
-            return self._engine.relayed.append(self._channel, lines, senders(rules))
+            return self._engine.relayed.append(self._channel, stack.pieces, senders(rules), life)
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
@@ -102,11 +114,11 @@ class Inlet:
 
 
 class _Stack:
-    """Batches of one partition that are appended together: a thousand lines cost little more than ten."""
+    """Batches of one partition that are appended together: four cost little more than one."""
 
     def __init__(self) -> None:
-        self._bodies: list[bytes] = []
-        self._firsts: list[tuple[int, int]] = []  # of each batch: which line of the stack, and which offset, is first
+        self._batches: list[tuple[int, list[bytes]]] = []  # the first offset of each, and its lines
+        self.pieces: list[Piece] = []
         self.count = 0
         self.size = 0
         self.next = 0
@@ -114,30 +126,22 @@ class _Stack:
     def add(self, arrived: Arrived) -> None:
         """One batch more. ProtocolError if it has not as many lines as it says."""
         data = unpack(arrived.body, arrived.size) if arrived.packed else bytes(arrived.body)
-        if data.count(b"\n") != arrived.count or data[-1:] != b"\n":
+        lines = data.split(b"\n")
+        if len(lines) != arrived.count + 1 or lines.pop():
             raise ProtocolError(f"a BATCH of {arrived.count} lines has another number of them")
-        self._firsts.append((self.count, arrived.first))
-        self._bodies.append(data)
+        self._batches.append((arrived.first, lines))
+        if all(lines):
+            self.pieces.append(Piece(data, lines))
+        else:  # some were left out
+            there = [line for line in lines if line]
+            self.pieces.append(Piece(joined(there), there))
         self.count += arrived.count
         self.size += arrived.size
         self.next = arrived.next
-
-    def lines(self) -> bytes | list[bytes]:
-        """All of them, without those that were left out."""
-        data = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
-        self._bodies = [data]
-        if not data.startswith(b"\n") and b"\n\n" not in data:
-            return data
-        return [line for line in data.split(b"\n") if line]
 
     def refused(self, arrival: Arrival) -> list[tuple[int, str]]:
         """What was refused, by its offset at the sender."""
         if not arrival.refused:
             return []
-        numbers = [at for at, line in enumerate(self._bodies[0].split(b"\n")) if line]
-        return [(self._offset(numbers[at]), why) for at, why in arrival.refused]
-
-    def _offset(self, number: int) -> int:
-        at = bisect_right(self._firsts, number, key=itemgetter(0)) - 1
-        line, offset = self._firsts[at]
-        return offset + number - line
+        offsets = [first + at for first, lines in self._batches for at, line in enumerate(lines) if line]
+        return [(offsets[at], why) for at, why in arrival.refused]

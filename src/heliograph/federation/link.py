@@ -165,7 +165,7 @@ class Link:
         logger.info("the link to %s (%s) is up", self._name, self.rules.hub)
         self._audit("link-up", peer=self._name, address=self.rules.hub)
         directory = peerfile.directory_of(self._shared.station.path, "hub", self._name)
-        self._shared.pool.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
+        self._shared.workers.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
         self._sync.begin(conversation, self.rules.sync)
 
     def called(self, conversation: Conversation, event: Called) -> None:
@@ -203,7 +203,7 @@ class Link:
         )  # fmt: skip
 
     def _audit(self, event: str, **facts: object) -> None:
-        self._shared.pool.submit(lambda: self._engine.audit.write(event, **facts))
+        self._shared.workers.submit(lambda: self._engine.audit.write(event, **facts))
 
 
 _UNLIMITED = Quota(messages_per_s=0, bytes_per_s=0)

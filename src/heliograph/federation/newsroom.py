@@ -1,7 +1,8 @@
 """Which of the channels that links send have grown, in this process or in others: one thread for all of them.
 
 Each partition has a bell that whoever appends rings; only those that rang are looked at. Once a second all are, for a
-bell may not be heard: another process forgot, or the partition was closed for room.
+bell may not be heard: another process forgot, or the partition was closed for room. Before anybody is told, whoever
+asked for that reads the news ahead, in this thread: it need not ask another one then.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ LOOK_S: Final = 1.0
 CROWD: Final = 200
 """More bells than this at once: take a breath, or partitions that are closed for room ring each other's for ever."""
 BREATH_S: Final = 0.02
+AHEAD_MAX: Final = 4
+"""If more links than this send a channel, they read by themselves, side by side."""
 
 Ends = dict[str, dict[int, int] | None]
 """By channel: by partition where it ends; None if the channel is gone."""
+Ahead = Callable[[int, int], None]
+"""Reads what is new in a partition that ends now at an offset; never fails."""
 
 
 class _Bell:
@@ -54,28 +59,34 @@ class Newsroom:
         self._lock = threading.Lock()
         self._bells: dict[tuple[str, int], _Bell] = {}
         self._channels: dict[str, int] = {}  # how many links send it
+        self._ahead: dict[str, list[Ahead]] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="heliograph-link-news", daemon=True)
         self._thread.start()
 
-    def watch(self, channel: str) -> None:
+    def watch(self, channel: str, ahead: Ahead | None = None) -> None:
         """Tell of this channel from now on, at once if there is anything."""
         with self._lock:
             self._channels[channel] = self._channels.get(channel, 0) + 1
+            if ahead is not None:
+                self._ahead.setdefault(channel, []).append(ahead)
             for place, bell in self._bells.items():
                 if place[0] == channel:
                     bell.end = -1  # whoever asks does not know yet what others were told
         self.rung.append((channel, -1))
         self.awake.set()
 
-    def unwatch(self, channel: str) -> None:
+    def unwatch(self, channel: str, ahead: Ahead | None = None) -> None:
         """One link less sends it."""
         with self._lock:
+            if ahead is not None and ahead in self._ahead.get(channel, ()):
+                self._ahead[channel].remove(ahead)
             left = self._channels.get(channel, 0) - 1
             if left > 0:
                 self._channels[channel] = left
                 return
             self._channels.pop(channel, None)
+            self._ahead.pop(channel, None)
             gone = [place for place in self._bells if place[0] == channel]
             bells = [(place, self._bells.pop(place)) for place in gone]
         for place, bell in bells:
@@ -117,9 +128,19 @@ class Newsroom:
             if place[1] >= 0:
                 self._listen(place, found, settle=not heard)
         if found:
+            self._read_ahead(found)
             self._tell(found)
         if len(places) > CROWD:
             threading.Event().wait(BREATH_S)
+
+    def _read_ahead(self, found: Ends) -> None:
+        for channel, ends in found.items():
+            with self._lock:
+                readers = list(self._ahead.get(channel, ()))
+            if ends and len(readers) <= AHEAD_MAX:
+                for read in readers:
+                    for number, end in ends.items():
+                        read(number, end)
 
     def _numbers(self, channel: str, found: Ends) -> range:
         try:

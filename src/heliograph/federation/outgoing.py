@@ -17,6 +17,7 @@ from heliograph.federation.outlet import Outlet, Portion, Renewed
 from heliograph.federation.packing import Squeeze
 from heliograph.federation.resume import Ends
 from heliograph.federation.sending import Read
+from heliograph.limits import BATCH_CHARGE_BYTES_MIN, BATCH_LINK_BYTES
 from heliograph.log.cursor import LogCut
 from heliograph.log.held import ChannelGone
 
@@ -130,7 +131,7 @@ class Sender:
         for partition, end in begun.ends.items():
             lag.news(partition, end, self._loop.time())
             sending.news(event.stream, partition, end)
-        self._news.watch(event.channel)
+        self._news.watch(event.channel, outlet.read_ahead)
         self._save_soon()
         self.pump()
         self._line.flush()
@@ -161,8 +162,19 @@ class Sender:
             read = self._sending.next_read()
             if read is None:
                 return
+            ready = self._ready(read)
+            if ready is not None:
+                self._send_portion(read, ready, None)
+                continue
             self._reads += 1
             self._line.spawn(self._read(read))
+
+    def _ready(self, read: Read) -> Portion | None:
+        """What was read ahead, unless it had better be packed."""
+        outlet = self._outlets.get(read.stream)
+        if outlet is None or self._squeeze.always or self._line.congested():
+            return None
+        return outlet.ready(read)
 
     async def _read(self, read: Read) -> None:
         try:
@@ -188,11 +200,14 @@ class Sender:
         """Read and send; False if there is nothing to be read though there should be."""
         congested = self._line.congested()
         squeeze = self._squeeze if self._session.packs else None
-        portion, packed = await self._line.run(_read, outlet, read, self._session.body_bytes_max, squeeze, congested)
-        if portion is None:
-            return False
-        if self._line.over.is_set():
-            return True
+        found = await self._line.run(_read, outlet, read, self._session.body_bytes_max, squeeze, congested)
+        if not self._line.over.is_set():
+            for portion, packed in found:
+                self._send_portion(read, portion, packed)
+            self._line.flush()
+        return bool(found)
+
+    def _send_portion(self, read: Read, portion: Portion, packed: bytes | None) -> None:
         sending = self._sending
         if len(portion.gaps):
             sending.gap(read.stream, portion.gaps, "removed here")
@@ -204,8 +219,6 @@ class Sender:
             sending.send(read.stream, read.partition, portion.first, portion.lines, portion.body)
         else:
             sending.send(read.stream, read.partition, portion.first, portion.lines, packed, unpacked=len(portion.body))
-        self._line.flush()
-        return True
 
     def acked(self, event: events.Acked) -> None:
         """Everything before a position is stored there, or refused."""
@@ -293,7 +306,7 @@ class Sender:
 
     def _drop(self, outlet: Outlet) -> None:
         if self._lags.pop(outlet.channel, None) is not None:
-            self._news.unwatch(outlet.channel)
+            self._news.unwatch(outlet.channel, outlet.read_ahead)
         self._line.spawn(self._put_away(outlet))
 
     async def _put_away(self, outlet: Outlet) -> None:
@@ -324,13 +337,23 @@ class Sender:
 
 def _read(
     outlet: Outlet, read: Read, body_bytes_max: int, squeeze: Squeeze | None, congested: bool
-) -> tuple[Portion | None, bytes | None]:
-    """In a thread: read, and pack if that is likely to help."""
-    portion = outlet.read(read, body_bytes_max)
-    if portion is None or not portion.body or squeeze is None:
-        return portion, None
-    if not squeeze.wanted(len(portion.body), congested=congested):
-        return portion, None
-    packed = packing.pack(portion.body)
-    squeeze.packed(len(portion.body), len(packed))
-    return portion, packed if len(packed) < len(portion.body) else None
+) -> list[tuple[Portion, bytes | None]]:
+    """In a thread: read batches, and pack them if that is likely to help."""
+    found: list[tuple[Portion, bytes | None]] = []
+    offset, room = read.offset, read.bytes
+    while offset < read.end and room > 0:
+        portion = outlet.read(read._replace(offset=offset, bytes=min(room, BATCH_LINK_BYTES)), body_bytes_max)
+        if portion is None:
+            break
+        found.append((portion, _packed(portion.body, squeeze, congested)))
+        offset = portion.next
+        room -= max(len(portion.body), BATCH_CHARGE_BYTES_MIN)
+    return found
+
+
+def _packed(body: bytes, squeeze: Squeeze | None, congested: bool) -> bytes | None:
+    if squeeze is None or not squeeze.wanted(len(body), congested=congested):
+        return None
+    packed = packing.pack(body)
+    squeeze.packed(len(body), len(packed))
+    return packed if len(packed) < len(body) else None

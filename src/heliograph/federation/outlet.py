@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from heliograph.clock import from_us, to_us
 from heliograph.engine.knowledge import identities
-from heliograph.errors import NotFound
 from heliograph.federation import again, peerfile, portions
 from heliograph.federation.events import Resumed
 from heliograph.federation.letters import Letters
@@ -28,6 +27,10 @@ from heliograph.seen import SeenSet
 
 if TYPE_CHECKING:
     from heliograph.station import Station
+
+AHEAD_LINES_MAX: Final = 100
+AHEAD_BYTES: Final = 64 * 1024
+"""So much at most is read ahead, and sent without asking a thread."""
 
 
 class Beginning(NamedTuple):
@@ -87,6 +90,8 @@ class Outlet:
         self._verdicts: dict[bytes, bool] = {}
         self._relays: Callable[[str], bool] = lambda _: True
         self._letters: Letters | None = None
+        self._failed: Exception | None = None  # while reading ahead
+        self._syncs_always = station.config.storage.durability == "always"
 
     # -- beginning ------------------------------------------------------------------------------------------------
 
@@ -158,6 +163,7 @@ class Outlet:
         own, have = f"{engine.name}.{incarnation}", engine.relayed.seen(self.channel)
         covered = resumed.seen.union(memory.spared)
         never = self._never(own, have.difference(covered), positions)
+        self._origin = own
         made = plan(
             own=own,
             have=have,
@@ -169,7 +175,6 @@ class Outlet:
         )
         if engine.incarnation(self.channel) != incarnation:
             raise Renewed
-        self._origin = own
         self._echo = resumed.origin.encode()
         self._relays, self._verdicts = relays, {}
         memory.incarnation = incarnation
@@ -195,9 +200,7 @@ class Outlet:
                 self._strike(number, 0, position, left, places)
         return places, left
 
-    def _strike(
-        self, number: int, start: int, stop: int | None, left: SeenSet, places: dict[int, int]
-    ) -> None:  # fmt: skip
+    def _strike(self, number: int, start: int, stop: int | None, left: SeenSet, places: dict[int, int]) -> None:
         """Take what a stretch of the log holds off a set, and note where the first of it is."""
         for chunk in self._chunks(number, start):
             if not len(left) or (stop is not None and chunk.first >= stop):
@@ -207,8 +210,11 @@ class Outlet:
                     left.remove(origin, partition, sequence, sequence + 1)
                     places[number] = min(places.get(number, chunk.first), chunk.first)
 
-    def _chunks(self, number: int, start: int) -> Sequence[Chunk] | Chunks:
-        return Chunks(LogCursor(self._engine.log(self.channel, number), start, self._engine.disk))
+    def _chunks(self, number: int, start: int) -> Iterator[Chunk]:
+        """What a partition holds from an offset on, up to now."""
+        with contextlib.closing(LogCursor(self._engine.log(self.channel, number), start, self._engine.disk)) as cursor:
+            while (chunk := cursor.read()) is not None:
+                yield chunk
 
     @property
     def outlived(self) -> bool:
@@ -218,28 +224,65 @@ class Outlet:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
-        """Lines to send; None if there is nothing at the offset yet."""
+        """Lines for one batch; None if there is nothing at the offset yet."""
         with self._reading:
             portion = None if self._closed else self._read(wanted, body_bytes_max)
         if self.outlived:
             raise Renewed  # offsets mean other messages now
         return portion
 
+    def read_ahead(self, partition: int, end: int) -> None:
+        """Have what is new in memory, if it is little and the other side has all before it. Never fails, nor waits."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            part = self._parts.get(partition)
+            if part is None or part.data or not 0 < end - part.offset <= AHEAD_LINES_MAX or not self._syncs_always:
+                return
+            first = part.offset
+            try:
+                if self._fill(part, Read(0, self.channel, partition, first, AHEAD_BYTES, end)) is not None:
+                    part.offset = first  # it is damaged: whoever reads it says so
+                    part.cursor.seek(first)
+            except Exception as error:  # noqa: BLE001 - of which the next who reads is told
+                self._failed = error
+        finally:
+            self._reading.release()
+
+    def ready(self, wanted: Read) -> Portion | None:
+        """What was read ahead for this; None if it was not. Does not touch the disk."""
+        if not self._reading.acquire(blocking=False):
+            return None
+        try:
+            part = self._parts.get(wanted.partition)
+            if part is None or part.offset != wanted.offset or self._closed or self._failed or self.outlived:
+                return None
+            fits = 0 < len(part.data) <= min(wanted.bytes, AHEAD_BYTES)
+            return self._cut(part, wanted, AHEAD_BYTES) if fits else None
+        finally:
+            self._reading.release()
+
     def _read(self, wanted: Read, body_bytes_max: int) -> Portion | None:
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
         part = self._part(wanted.partition, wanted.offset)
         if not part.data:
             found = self._fill(part, wanted)
             if found is not None:
                 return found
-        if not part.data:
-            return None
+        return self._cut(part, wanted, body_bytes_max) if part.data else None
+
+    def _cut(self, part: _Ahead, wanted: Read, body_bytes_max: int) -> Portion:
+        """Lines for one batch, of those that are in memory."""
         first = part.offset
-        end, count = portions.cut(part.data, min(wanted.bytes, body_bytes_max))
+        size = len(part.data) if len(part.data) < 2 * wanted.bytes else wanted.bytes  # leave no crumbs
+        end, lines = portions.cut(part.data, min(size, body_bytes_max))
         data, part.data = part.data[:end], part.data[end:]
-        part.offset = first + count
+        part.offset = first + len(lines)
         if end > body_bytes_max:
             return self._too_large(wanted.partition, first, data, body_bytes_max)
-        return self._portion(wanted.partition, first, count, portions.sift(data, count, self._passes))
+        return self._portion(wanted.partition, first, len(lines), portions.sift(data, lines, self._passes))
 
     def _part(self, partition: int, offset: int) -> _Ahead:
         part = self._parts.get(partition)
@@ -305,7 +348,7 @@ class Outlet:
         return verdict
 
     def _too_large(self, partition: int, offset: int, line: bytes, most: int) -> Portion:
-        if portions.sift(line, 1, self._passes).nothing:
+        if portions.sift(line, [line[:-1]], self._passes).nothing:
             return Portion(offset, 1, b"", offset + 1, SeenSet())
         self.refused(partition, [(offset, f"it has {len(line)} bytes; the other end of the link takes {most} at once")])
         return Portion(offset, 1, b"", offset + 1, SeenSet())
@@ -366,28 +409,3 @@ class Outlet:
 
     def _now(self) -> datetime:
         return from_us(self._engine.clock.time_ns() // 1000)
-
-
-class Chunks:
-    """What a log holds from an offset on, up to now."""
-
-    def __init__(self, cursor: LogCursor) -> None:
-        self._cursor = cursor
-
-    def __iter__(self) -> Chunks:
-        return self
-
-    def __next__(self) -> Chunk:
-        chunk = self._cursor.read()
-        if chunk is None:
-            self._cursor.close()
-            raise StopIteration
-        return chunk
-
-
-def exists(station: Station, channel: str) -> bool:
-    """Whether there is such a channel."""
-    with contextlib.suppress(NotFound):
-        station.engine.describe(channel)
-        return True
-    return False

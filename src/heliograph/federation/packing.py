@@ -44,6 +44,11 @@ class Squeeze:
         self.ratio = 1.0
         """What became of the last bodies, packed to unpacked, the newest counting a quarter."""
 
+    @property
+    def always(self) -> bool:
+        """Whether to pack though the line is quick."""
+        return self._mode == "always"
+
     def wanted(self, size: int, *, congested: bool) -> bool:
         """Whether to try. ``congested``: the socket has not taken what it was given before."""
         if self._mode == "never" or size < BYTES_MIN or not (congested or self._mode == "always"):

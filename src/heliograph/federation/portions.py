@@ -1,13 +1,14 @@
 """From stored bytes to what one peer is sent: pure, and without work per line in the usual case.
 
-A line ends with its origin (``,"origin":"host2.k3f9q2","originseq":…``). If a piece has as many origins as lines, and
-as often that of its first line, then all its lines are of that one. A payload may hold such words, too: then there are
-more origins than lines, and each line's last one counts.
+A line ends with its origin (``,"origin":"host2.k3f9q2","originseq":"0/41","crc":"9a1c03f7"}``). If all lines of a piece
+have the origin of the first at the same place, counted from their ends, then they are of that one: what follows it is
+too short to hold another. Otherwise each line is looked at; a payload may hold such words, too, so the last one counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from heliograph.limits import BATCH_LINES_MAX
@@ -27,40 +28,38 @@ class Sifted(NamedTuple):
     @property
     def nothing(self) -> bool:
         """Whether there is nothing to send."""
-        return not self.body.strip(b"\n")
+        return self.body.startswith(b"\n") and not self.body.strip(b"\n")
 
 
-def cut(data: bytes, size: int) -> tuple[int, int]:
-    """How many bytes and lines of stored lines fit: at least one line, at most ``size`` bytes if there are more.
+def cut(data: bytes, size: int) -> tuple[int, list[bytes]]:
+    """How many bytes of stored lines fit, and these lines: at least one, at most ``size`` bytes if there are more.
 
     >>> cut(b"aa\\nbb\\ncc\\n", 7), cut(b"aa\\nbb\\n", 1), cut(b"aa\\nbb\\n", 100)
-    ((6, 2), (3, 1), (6, 2))
+    ((6, [b'aa', b'bb']), (3, [b'aa']), (6, [b'aa', b'bb']))
     """
     end = len(data) if len(data) <= size else data.rfind(b"\n", 0, size) + 1
     if end == 0:
         end = data.find(b"\n") + 1
-    count = data.count(b"\n", 0, end)
-    if count > BATCH_LINES_MAX:
-        lines = data[:end].split(b"\n", BATCH_LINES_MAX)
-        return end - len(lines[-1]), BATCH_LINES_MAX
-    return end, count
+    lines = data[:end].split(b"\n", BATCH_LINES_MAX)
+    rest = lines.pop()
+    return end - len(rest), lines
 
 
-def sift(data: bytes, count: int, passes: Passes) -> Sifted:
-    """What of some lines is for the other side.
+def sift(data: bytes, lines: list[bytes], passes: Passes) -> Sifted:
+    """What of some lines, in one piece and one by one, is for the other side.
 
-    >>> line = b'{"id":"1","origin":"host1.k","originseq":"0/0","crc":"00000000"}\\n'
-    >>> sift(line * 2, 2, lambda origin: origin == b"host1.k").body == line * 2
+    >>> line = b'{"id":"1","origin":"host1.k","originseq":"0/0","crc":"00000000"}'
+    >>> sift(line + b"\\n", [line], lambda origin: origin == b"host1.k").body == line + b"\\n"
     True
-    >>> sift(line + b"\\n", 2, lambda origin: False)
+    >>> sift(line + b"\\n\\n", [line, b""], lambda origin: False)
     Sifted(body=b'\\n\\n', empty=[1])
     """
-    origin = _origin_of(data[: data.find(b"\n")])
+    origin = _origin_of(lines[0])
     clue = b'%b%b","originseq":"' % (_ORIGIN, origin)
-    if data.count(clue) == count == data.count(_ORIGIN):
-        return Sifted(data if passes(origin) else b"\n" * count, [])
-    lines = data.split(b"\n")
-    lines.pop()
+    begin = lines[0].rfind(clue) - len(lines[0])
+    end = begin + len(clue)
+    if end < 0 and set(map(itemgetter(slice(begin, end)), lines)) == {clue}:
+        return Sifted(data if passes(origin) else b"\n" * len(lines), [])
     return sift_lines(lines, passes)
 
 

@@ -20,10 +20,10 @@ from heliograph.federation.frames import Buffer, Header
 from heliograph.federation.resume import Ends, ends_from, fitting_ends, portions
 from heliograph.limits import (
     BATCH_CHARGE_BYTES_MIN,
-    BATCH_LINK_BYTES,
     LINK_STREAMS_MAX,
     LINK_TEXT_CHARS_MAX,
     LINK_WINDOW_BYTES_MAX,
+    READ_LINK_BYTES,
 )
 from heliograph.seen import SeenSet
 
@@ -36,24 +36,27 @@ def charge(size: int) -> int:
 
 
 class Read(NamedTuple):
-    """What to read next: then call ``send`` or ``skip``."""
+    """What to read next: then call ``send`` or ``skip``, once for each batch of it."""
 
     stream: int
     channel: str
     partition: int
     offset: int
     bytes: int
-    """How much; at least one line, however long it is."""
+    """How much, about; at least one line, however long it is."""
+    end: int
+    """There are lines up to here."""
 
 
 class _Part:
     """One partition of a stream."""
 
-    __slots__ = ("acked", "end", "flying", "sent")
+    __slots__ = ("acked", "end", "flown", "flying", "sent")
 
     def __init__(self, start: int) -> None:
         self.acked = self.sent = start
         self.end = start
+        self.flown = start  # where the last batch ends that is on its way: later ones may be held
         self.flying: deque[tuple[int, int]] = deque()  # where each batch ends, and its bytes; 0 of what was skipped
 
     def settle(self, following: int) -> int:
@@ -79,7 +82,7 @@ class _Stream:
         self.flying = 0
         self.resumed = False
         self.reading = -1  # the partition whose lines are being read
-        self.held: tuple[frames.Batch, Buffer] | None = None  # read, and too large for what is left of the window
+        self.held: deque[tuple[frames.Batch, Buffer]] = deque()  # read, and too large for what is left of the window
         self.parts: dict[int, _Part] = {}
         self.behind: dict[int, None] = {}  # partitions with something to send, in the order of their turns
 
@@ -94,9 +97,8 @@ class _Stream:
         partition = next(iter(self.behind))
         del self.behind[partition]
         self.reading = partition
-        return Read(
-            self.number, self.channel, partition, self.parts[partition].sent, min(BATCH_LINK_BYTES, max(room, 1))
-        )
+        part = self.parts[partition]
+        return Read(self.number, self.channel, partition, part.sent, min(READ_LINK_BYTES, max(room, 1)), part.end)
 
     def note(self, partition: int) -> None:
         """Whether a partition has something to send may have changed."""
@@ -184,10 +186,9 @@ class Sending:
         found.reading = -1
         found.note(partition)
         self._turns.setdefault(stream)
-        if found.fits(size):
-            self._fly(found, batch, body)
-        else:
-            found.held = (batch, body)
+        part.flying.append((part.sent, charge(size)))
+        found.held.append((batch, body))
+        self._release(found)
 
     def skip(self, stream: int, partition: int, following: int) -> Acked | None:
         """Nothing to send before ``following``: all blank, or not for the other side. The position, if it moves."""
@@ -258,7 +259,7 @@ class Sending:
         if found is None:
             return []
         part = found.parts.get(said.partition)
-        if part is None or not part.flying or not part.acked < said.next <= part.flying[-1][0]:
+        if part is None or not part.acked < said.next <= part.flown:
             raise ProtocolError(f"an ACK of {said.partition}/{said.next} on stream {said.stream}, which is not awaited")
         if any(not part.acked <= offset < said.next for offset, _ in said.refused):
             raise ProtocolError(f"an ACK on stream {said.stream} refuses what it does not acknowledge")
@@ -316,14 +317,12 @@ class Sending:
         return True
 
     def _release(self, found: _Stream) -> None:
-        if found.held and found.fits(found.held[0].size):
-            batch, body = found.held
-            found.held = None
-            self._fly(found, batch, body)
+        while found.held and found.fits(found.held[0][0].size):
+            self._fly(found, *found.held.popleft())
 
     def _fly(self, found: _Stream, batch: frames.Batch, body: Buffer) -> None:
         found.flying += charge(batch.size)
-        found.parts[batch.partition].flying.append((batch.first + batch.count, charge(batch.size)))
+        found.parts[batch.partition].flown = batch.first + batch.count
         self._say(batch, body)
 
 

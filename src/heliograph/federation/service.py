@@ -17,7 +17,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,6 +27,7 @@ from heliograph.federation.burden import Burden, burdened
 from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
 from heliograph.federation.source import Source
+from heliograph.federation.workers import Workers
 from heliograph.log.locks import FileLock
 from heliograph.station import links
 from heliograph.station.links import LifetimeInfo, LinkInfo, LinksState
@@ -162,12 +162,13 @@ class Federation:
         from heliograph.federation.terms import Shared
 
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_on_loop_error)
         self._stop = asyncio.Event()
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heliograph-link")
+        workers = Workers(THREADS, loop)
         news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
 
         def channel_came() -> None:
-            self._call(lambda: self._soon(self._look_for_channels(pool)))
+            self._call(lambda: self._soon(self._look_for_channels(workers)))
 
         self._engine.channel_news.listen(channel_came)
         watching = self._tls.watch(lambda: self._call(self._on_new_files))
@@ -175,11 +176,11 @@ class Federation:
         self._loop = loop
         self._engine.relayed.patience_s = LOOK_S  # a thread that waits for a long log is one that nobody else has
         try:
-            await self._begin(Shared(self._station, pool, news))
+            await self._begin(Shared(self._station, workers, news))
             self._show()
             self._station.live_links = self.links
             self._begun.set()
-            await self._attend(pool)
+            await self._attend(workers)
         finally:
             self._engine.channel_news.unlisten(channel_came)
             watching.close()
@@ -187,7 +188,7 @@ class Federation:
             await self._end_all()
             self._show()
             news.close()
-            pool.shutdown()
+            workers.close()
             self._engine.relayed.patience_s = None
             self._save()
 
@@ -207,7 +208,7 @@ class Federation:
         for rules in self._config.links:
             self._links[rules.hub] = self._make_link(rules)
 
-    async def _attend(self, pool: ThreadPoolExecutor) -> None:
+    async def _attend(self, workers: Workers) -> None:
         """Once a second until the end: look after certificates, channels, absent peers, and show how it is."""
         assert self._stop is not None
         turn = 0
@@ -217,21 +218,21 @@ class Federation:
             if turn % round(CERTIFICATES_S / LOOK_S) == 0:
                 self._look()
             if self._show() or turn == 0:
-                await self._run_in(pool, self._save)
+                await self._run_in(workers, self._save)
             if turn % round(CHANNELS_S / LOOK_S) == 0:
-                await self._look_for_channels(pool)
+                await self._look_for_channels(workers)
             if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
-                await self._run_in(pool, self._hub.forget_absent, self._hub.note_here())
+                await self._run_in(workers, self._hub.forget_absent, self._hub.note_here())
             if turn % round(BURDEN_S / LOOK_S) == 0:
-                await self._run_in(pool, self._look_at_burden)
+                await self._run_in(workers, self._look_at_burden)
             if self._source.changed():
                 self._reload(None)
             turn += 1
 
-    async def _run_in(self, pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object) -> _T | None:
+    async def _run_in(self, workers: Workers, function: Callable[..., _T], *arguments: object) -> _T | None:
         """Call something in a thread, if there are still some: a process that ends has none."""
         try:
-            future = asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+            future = workers.run(function, *arguments)
         except RuntimeError:
             return None
         return await future
@@ -267,13 +268,13 @@ class Federation:
             for channel, found in ends.items():
                 conversation.on_news(channel, found)
 
-    async def _look_for_channels(self, pool: ThreadPoolExecutor) -> None:
+    async def _look_for_channels(self, workers: Workers) -> None:
         with contextlib.suppress(HeliographError):
-            names = set(await self._run_in(pool, self._engine.channel_names) or self._known)
+            names = set(await self._run_in(workers, self._engine.channel_names) or self._known)
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
-            asked = await self._run_in(pool, again.asked, self._station.path, self._engine.disk) or {}
+            asked = await self._run_in(workers, again.asked, self._station.path, self._engine.disk) or {}
             for conversation in self.conversations():
                 conversation.send_again(asked)
                 conversation.offer(new)
@@ -386,6 +387,12 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Of a handshake that failed whoever accepts or dials is told, too, and says why in a line."""
+    if context.get("message") != "SSL handshake failed":
+        loop.default_exception_handler(context)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

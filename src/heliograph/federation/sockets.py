@@ -25,7 +25,10 @@ from heliograph.errors import ConfigError
 HANDSHAKE_S: Final = 5.0
 """How long TLS, and then the WebSocket upgrade, may take."""
 SHUTDOWN_S: Final = 1.0
-READ_BUFFER_BYTES: Final = 16 * 1024
+READ_BUFFER_BYTES: Final = 4 * 1024
+"""What a frame is read into; it grows with the frames."""
+TLS_BUFFER_BYTES: Final = 4 * (16 * 1024 + 64)
+"""Some records of TLS in either direction: each link keeps so much for ever, once it was busy."""
 BACKLOG: Final = 1024
 
 _NOT_SENT: Final = 0x894B  # SIOCOUTQNSD of Linux
@@ -93,7 +96,7 @@ async def accept(
 
     _, made = await aiofastnet.connect_accepted_socket(
         asyncio.get_running_loop(), protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S,
-        ssl_shutdown_timeout=SHUTDOWN_S,
+        ssl_shutdown_timeout=SHUTDOWN_S, ssl_incoming_bio_size=TLS_BUFFER_BYTES, ssl_outgoing_bio_size=TLS_BUFFER_BYTES,
     )  # fmt: skip
     await made.wait_until_handshake_complete()
 

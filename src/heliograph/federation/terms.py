@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from heliograph.federation import packing
@@ -11,6 +10,7 @@ from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours
 from heliograph.federation.tlsfiles import Peer
+from heliograph.federation.workers import Workers
 from heliograph.station.links import LinkKind
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Shared(NamedTuple):
     """What all connections of a station have in common."""
 
     station: Station
-    pool: ThreadPoolExecutor
+    workers: Workers
     news: Newsroom
 
 

@@ -1,0 +1,204 @@
+"""What arrives is stored in order: the next is appended while one is synced, and waits for it with everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from heliograph.engine.knowledge import Outdated
+from heliograph.errors import StorageError
+from heliograph.federation import incoming
+from heliograph.federation.events import Arrived, Gapped, Opened
+from heliograph.federation.inlet import Inlet, NotAllowed, Standing, Stored
+from heliograph.federation.quota import Quota
+from heliograph.federation.rules import Rules
+from heliograph.seen import SeenSet
+from tests.arrivals import lines as foreign_lines
+from tests.arrivals import stored as stored_lines
+
+Call = tuple[int, str]
+"""Which batch was to be stored, and in which life."""
+
+
+class Disk:
+    """Stands for an inlet: batches are stored when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.answers: dict[int, list[Callable[[], None]]] = {}
+        self.syncing = {first: threading.Event() for first in range(3)}
+
+    def standing(self, theirs: object, rules: Rules) -> Standing:
+        assert (theirs, rules.peer) == ({}, "host1")
+        return Standing("", SeenSet(), {})
+
+    def store(
+        self, items: Sequence[Arrived | Gapped], rules: Rules, written: Callable[[str], None], life: str
+    ) -> Stored:
+        (item,) = items
+        assert isinstance(item, Arrived)
+        assert rules.peer == "host1"
+        self.calls.append((item.first, life))
+        written("life1")
+        assert self.syncing[item.first].wait(10)
+        for answer in self.answers.get(item.first, [])[:1]:
+            self.answers[item.first].pop(0)
+            answer()
+        return Stored({(1, 0): (item.next, [])}, 1, item.size)
+
+
+class Line:
+    """Stands for a connection."""
+
+    def __init__(self) -> None:
+        self.acks: list[int] = []
+        self.parked: list[int] = []
+        self.error = ""
+        self.complaints: list[str] = []
+        self.over = asyncio.Event()
+        self.shared = SimpleNamespace(station=None)
+        self.session = SimpleNamespace(receiving=self)
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def resume(self, *_: object) -> None:
+        pass
+
+    def acknowledge(self, stream: int, partition: int, following: int, refused: object) -> None:
+        assert (stream, partition, refused) == (1, 0, [])
+        self.acks.append(following)
+
+    def park(self, *_: object) -> None:
+        self.parked.append(len(self.acks))
+
+    def flush(self) -> None:
+        pass
+
+    def alarm(self, *_: object, **__: object) -> None:
+        pass
+
+    def complain(self, what: str) -> None:
+        self.complaints.append(what)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.to_thread(function, *arguments)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def in_a_loop(test: Callable[[pytest.MonkeyPatch], Coroutine[Any, Any, None]]) -> Callable[[pytest.MonkeyPatch], None]:
+    def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        asyncio.run(test(monkeypatch))
+
+    return run
+
+
+async def wait_for(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for happens in threads
+            await asyncio.sleep(0.001)
+
+
+def arrived(first: int) -> Arrived:
+    body = memoryview(b"x" * incoming.STORE_BYTES)
+    return Arrived(
+        stream=1, channel="alerts", partition=0, first=first, count=1, size=len(body), packed=False, body=body
+    )
+
+
+async def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[Line, Disk, incoming.Storer]:
+    disk, line = Disk(), Line()
+    monkeypatch.setattr(incoming, "Inlet", lambda *_: disk)
+    storer = incoming.Storer(line, Rules("host1", ["alerts"]), Quota(messages_per_s=0, bytes_per_s=0))  # type: ignore[arg-type]
+    await storer.resume(Opened(stream=1, channel="alerts", partitions=1, ends={}))
+    return line, disk, storer
+
+
+@in_a_loop
+async def test_one_is_appended_while_the_one_before_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, disk, storer = await begun(monkeypatch)
+    for first in range(3):
+        storer.arrived(arrived(first))
+    await wait_for(lambda: len(disk.calls) == 2)
+    disk.syncing[1].set()
+    await asyncio.sleep(0.02)
+    assert disk.calls == [(0, ""), (1, "life1")], "one is synced, one appended, no more"
+    assert line.acks == [], "acknowledgements keep the order"
+    disk.syncing[0].set()
+    disk.syncing[2].set()
+    await wait_for(lambda: len(line.acks) == 3)
+    assert line.acks == [1, 2, 3]
+    assert [first for first, _ in disk.calls] == [0, 1, 2]
+
+
+@in_a_loop
+async def test_a_failure_of_one_has_the_next_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> None:
+        raise StorageError("the disk is gone")
+
+    def outdated() -> None:
+        raise Outdated
+
+    line, disk, storer = await begun(monkeypatch)
+    disk.answers = {0: [failed, failed], 1: [outdated]}
+    storer.arrived(arrived(0))
+    storer.arrived(arrived(1))
+    await wait_for(lambda: len(disk.calls) == 2)
+    disk.syncing[1].set()
+    await asyncio.sleep(0.02)
+    disk.syncing[0].set()
+    await wait_for(lambda: len(line.acks) == 2)
+    assert disk.calls == [(0, ""), (1, "life1"), (0, ""), (0, ""), (1, "")]
+    assert line.acks == [1, 2]
+    assert len(line.complaints) == 2
+
+
+@in_a_loop
+async def test_what_is_not_allowed_parks_after_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied() -> None:
+        raise NotAllowed("not yours")
+
+    line, disk, storer = await begun(monkeypatch)
+    disk.answers = {1: [denied]}
+    storer.arrived(arrived(0))
+    storer.arrived(arrived(1))
+    disk.syncing[1].set()
+    await wait_for(lambda: len(disk.calls) == 2)
+    await asyncio.sleep(0.02)
+    assert not line.parked
+    disk.syncing[0].set()
+    await wait_for(lambda: bool(line.parked))
+    assert (line.parked, line.acks) == ([1], [1])
+
+
+def test_nothing_is_appended_behind_what_another_life_may_have_lost(tmp_path: Path) -> None:
+    first, second = foreign_lines(0, 2, "host1.aaaaaa")
+    lives: list[str] = []
+    with hg.open(tmp_path, name="hub") as hub:
+        inlet, rules = Inlet(hub, "alerts"), Rules("host1")
+        inlet.store([lone(first, 0)], rules, lives.append)
+        with pytest.raises(Outdated):
+            inlet.store([lone(second, 1)], rules, lives.append, "another")
+        assert stored_lines(tmp_path) == [first]
+        inlet.store([lone(second, 1)], rules, lives.append, lives[0])
+        assert stored_lines(tmp_path) == [first, second]
+    assert len(lives) == 2
+
+
+def lone(line: bytes, offset: int) -> Arrived:
+    body = memoryview(line + b"\n")
+    return Arrived(
+        stream=1, channel="alerts", partition=0, first=offset, count=1, size=len(body), packed=False, body=body
+    )
