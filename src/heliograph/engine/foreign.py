@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from operator import attrgetter, itemgetter
 from typing import Annotated, Final, NamedTuple
@@ -22,6 +22,7 @@ from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.log.lines import intact
 from heliograph.message import time_us
 from heliograph.names import check_name
+from heliograph.seen import IntervalSet
 
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}')
@@ -263,3 +264,10 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
     if tail is None or station_of(tail[1].decode()) is None:
         return "it does not end with the origin, sequence and checksum that a station gives it"
     return None
+
+
+def numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:
+    """Which lines of a batch are new."""
+    for run, wanted in fresh:
+        for first, following in wanted:
+            yield from range(run.at + first - run.first, run.at + following - run.first)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -275,11 +275,11 @@ class Relayed:
         """The new lines by partition: by key; those without by their origin and its partition."""
         partitions = len(known.covered)
         if partitions == 1:
-            return {0: batch if count == len(batch.lines) else batch.part(list(_numbers(fresh)))}
+            return {0: batch if count == len(batch.lines) else batch.part(list(foreign.numbers(fresh)))}
         places: dict[int, list[int]] = {}
         for run, wanted in fresh:
             keyless = crc32(f"{run.origin}/{run.partition}".encode()) % partitions
-            for at in _numbers([(run, wanted)]):
+            for at in foreign.numbers([(run, wanted)]):
                 key = batch.envelopes[at].partitionkey
                 place = keyless if key is None else crc32(key.encode()) % partitions
                 places.setdefault(place, []).append(at)
@@ -384,13 +384,6 @@ class Relayed:
                 pass
             self._channels.forget(channel)
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
-
-
-def _numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:
-    """Which lines of a batch are new."""
-    for run, wanted in fresh:
-        for first, following in wanted:
-            yield from range(run.at + first - run.first, run.at + following - run.first)
 
 
 def _synced(partition: Partition, end: int) -> int:

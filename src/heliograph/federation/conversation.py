@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import picows
 
@@ -21,13 +21,14 @@ from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted
 from heliograph.federation.incoming import Storer
 from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
+from heliograph.federation.owner import Owner
 from heliograph.federation.peerfile import directory_of
 from heliograph.federation.questions import Questions
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Session
 from heliograph.federation.showing import since_now
-from heliograph.federation.terms import Shared, Terms
+from heliograph.federation.terms import Shared
 from heliograph.federation.tlsfiles import Peer
 
 logger = logging.getLogger("heliograph.links")
@@ -46,22 +47,6 @@ FAREWELL_S: Final = 2.0
 
 class Ending(Exception):
     """The process ends, and has no threads any more: nothing is to be tried again."""
-
-
-class Owner(Protocol):
-    """Whoever has the connections: the hub, or a link."""
-
-    def identify(self, connection: Any) -> Terms:
-        """Who is it, and what is it for? CertificateError ends it."""
-
-    async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
-        """Whether it may stay, after it said who it is; else a code of docs/protocol.md, and why."""
-
-    def established(self, conversation: Conversation) -> None:
-        """Both sides have welcomed each other."""
-
-    def called(self, conversation: Conversation, event: events.Called) -> None:
-        """The other side asks for something."""
 
 
 class Conversation(picows.WSListener):

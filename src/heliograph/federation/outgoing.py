@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
 from heliograph.federation import again, events, packing
 from heliograph.federation.lag import Lag
-from heliograph.federation.outlet import Outlet, Portion, Renewed
+from heliograph.federation.outlet import Outlet, Renewed
 from heliograph.federation.packing import Squeeze
+from heliograph.federation.portions import Portion
 from heliograph.federation.resume import Ends
 from heliograph.federation.sending import Read
 from heliograph.limits import BATCH_CHARGE_BYTES_MIN, BATCH_LINK_BYTES

@@ -19,6 +19,7 @@ from heliograph.federation.events import Resumed
 from heliograph.federation.letters import Letters
 from heliograph.federation.lives import Lives
 from heliograph.federation.peerfile import Memory
+from heliograph.federation.portions import Portion
 from heliograph.federation.resume import Ends, plan
 from heliograph.federation.sending import Read
 from heliograph.federation.shelf import Shelf
@@ -40,16 +41,6 @@ class Beginning(NamedTuple):
     gaps: SeenSet
     never: SeenSet
     ends: dict[int, int]
-
-
-class Portion(NamedTuple):
-    """What was read: lines from ``first`` on; no ``body`` if there is nothing to send before ``next``."""
-
-    first: int
-    lines: int
-    body: bytes
-    next: int
-    gaps: SeenSet
 
 
 class Renewed(Exception):
@@ -157,9 +148,8 @@ class Outlet:
         limits = {
             number: engine.limit(self.channel, number) for number in range(engine.describe(self.channel).partitions)
         }
-        positions = {
-            number: min(memory.positions.get(number, 0), limit.next) for number, limit in limits.items()
-        }  # a repaired or restored log may end earlier
+        # a repaired or restored log may end earlier
+        positions = {number: min(memory.positions.get(number, 0), limit.next) for number, limit in limits.items()}
         own, have = f"{engine.name}.{incarnation}", engine.relayed.seen(self.channel)
         covered = resumed.seen.union(memory.spared)
         never = self._never(own, have.difference(covered), positions)

@@ -12,10 +12,21 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from heliograph.limits import BATCH_LINES_MAX
+from heliograph.seen import SeenSet
 
 _ORIGIN: Final = b',"origin":"'
 Passes = Callable[[bytes], bool]
 """Whether the lines of an origin are for the other side."""
+
+
+class Portion(NamedTuple):
+    """What was read: lines from ``first`` on; no ``body`` if there is nothing to send before ``next``."""
+
+    first: int
+    lines: int
+    body: bytes
+    next: int
+    gaps: SeenSet
 
 
 class Sifted(NamedTuple):

@@ -24,6 +24,7 @@ from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.federation import again
 from heliograph.federation.burden import Burden, burdened
+from heliograph.federation.loops import loop_factory, on_loop_error
 from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
 from heliograph.federation.source import Source
@@ -146,7 +147,7 @@ class Federation:
                     return
             lease.note(f"process {os.getpid()}")
             if not self._closing.is_set():
-                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                with asyncio.Runner(loop_factory=loop_factory()) as runner:
                     runner.run(self._main())
         except HeliographError as error:
             logger.error("the links ended: %s", error)
@@ -162,7 +163,7 @@ class Federation:
         from heliograph.federation.terms import Shared
 
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_on_loop_error)
+        loop.set_exception_handler(on_loop_error)
         self._stop = asyncio.Event()
         workers = Workers(THREADS, loop)
         news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
@@ -387,18 +388,3 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
-
-
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Of a handshake that failed whoever accepts or dials is told, too, and says why in a line."""
-    if context.get("message") != "SSL handshake failed":
-        loop.default_exception_handler(context)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
