@@ -59,6 +59,16 @@ def test_what_is_right_is_no_trouble(opened: Opener, root: Path) -> None:
         assert verify(station).ok
 
 
+def test_sequences_that_are_no_messages_are_no_trouble_either(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        station.engine.relayed.arrive(CHANNEL, [*lines(0, 5), *lines(7, 9)])
+        station.engine.relayed.gap(CHANNEL, HOST2, 0, 5, 7, never=True)
+        assert verify(station).ok
+    with opened() as station:
+        assert b'"never":{"host2' in checkpoint(root).read_bytes()
+        assert verify(station).ok
+
+
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn": (lambda root: checkpoint(root).write_bytes(checkpoint(root).read_bytes()[:100]), "damaged"),
     "empty": (lambda root: checkpoint(root).write_bytes(b""), "damaged"),

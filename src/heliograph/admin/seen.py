@@ -62,7 +62,7 @@ def _look(engine: FilesEngine, channel: str) -> Wrong | None:
         written = engine.relayed.checkpoints.written(channel)
         if written is None:
             return None
-        seen = SeenSet.from_json(written.seen)
+        seen, never = SeenSet.from_json(written.seen), SeenSet.from_json(written.never)
     except ValueError as error:
         return Wrong(f"is damaged: {error}; repair reads the log, and cannot know what was deleted from that")
     except OSError as error:
@@ -71,7 +71,7 @@ def _look(engine: FilesEngine, channel: str) -> Wrong | None:
     if written.created != file.created:
         return Wrong("is of an earlier channel of that name")
     with contextlib.suppress(HeliographError):  # a log that cannot be read is reported as such
-        return _misplaced(engine, channel, written, file) or _different(engine, channel, written, seen)
+        return _misplaced(engine, channel, written, file) or _different(engine, channel, written, seen, never)
     return None
 
 
@@ -92,9 +92,9 @@ def _misplaced(engine: FilesEngine, channel: str, written: Checkpoint, file: Cha
     return None
 
 
-def _different(engine: FilesEngine, channel: str, written: Checkpoint, seen: SeenSet) -> Wrong | None:
-    """Whether it knows what the log holds, and, where nothing was ever removed, nothing else."""
-    held, whole = SeenSet(), True
+def _different(engine: FilesEngine, channel: str, written: Checkpoint, seen: SeenSet, never: SeenSet) -> Wrong | None:
+    """Whether it knows what the log holds, and, where nothing was ever removed, nothing else but what is no message."""
+    held, whole = never.copy(), True
     for number, covered in enumerate(written.covered):
         first = engine.limit(channel, number).first
         whole &= first == 0
@@ -105,7 +105,7 @@ def _different(engine: FilesEngine, channel: str, written: Checkpoint, seen: See
                     held.add(origin, partition, sequence, sequence + 1)
                     count += 1
                 whole &= count == min(covered, chunk.next) - chunk.first
-    missing = held.difference(seen)
+    missing = held.difference(seen)  # also of what is no message: it counts as seen
     if len(missing):
         return Wrong(f"does not know {missing.count:,} of the messages that the log holds", keep=True)
     own = engine.name + "."

@@ -151,6 +151,7 @@ class Knowledge:
         """What somebody else knows of the same life, too. How far this one has read stays as it is."""
         self.seen.update(other.seen)
         self.gaps.update(other.gaps)
+        self.never.update(other.never)
         for key, end in other.ends.items():
             if key not in self.ends or end.sequence > self.ends[key].sequence:
                 self.ends[key] = end

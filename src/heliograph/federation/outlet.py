@@ -145,9 +145,8 @@ class Outlet:
         if self._lives.doubted(resumed.ends, memory.positions):
             raise Renewed
         incarnation = engine.incarnation(self.channel)
-        limits = {
-            number: engine.limit(self.channel, number) for number in range(engine.describe(self.channel).partitions)
-        }
+        count = engine.describe(self.channel).partitions
+        limits = {number: engine.limit(self.channel, number) for number in range(count)}
         # a repaired or restored log may end earlier
         positions = {number: min(memory.positions.get(number, 0), limit.next) for number, limit in limits.items()}
         own, have = f"{engine.name}.{incarnation}", engine.relayed.seen(self.channel)
