@@ -267,7 +267,7 @@ class SeenSet:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"SeenSet({dict(self)})"
+        return f"SeenSet({dict(iter(self))})"
 
     def copy(self) -> SeenSet:
         """Another seen-set of the same messages."""

@@ -86,6 +86,7 @@ ARGUMENTS = {
     ("serve",): None,
     ("links",): [],
     ("trace",): ["some-id"],
+    ("sync",): ["hub.example:7740", "alerts"],
     ("read",): ["alerts"],
     ("get",): ["some-id"],
     ("redact",): ["some-id", "--yes"],

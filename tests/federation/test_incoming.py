@@ -13,10 +13,10 @@ import pytest
 
 import heliograph as hg
 from heliograph.engine.knowledge import Outdated
-from heliograph.errors import StorageError
+from heliograph.errors import NotAllowed, StorageError
 from heliograph.federation import incoming
 from heliograph.federation.events import Arrived, Gapped, Opened
-from heliograph.federation.inlet import Inlet, NotAllowed, Standing, Stored
+from heliograph.federation.inlet import Inlet, Standing, Stored
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 from heliograph.seen import SeenSet
@@ -60,7 +60,7 @@ class Line:
     def __init__(self) -> None:
         self.acks: list[int] = []
         self.parked: list[int] = []
-        self.error = ""
+        self.session_peer = "host1"
         self.complaints: list[str] = []
         self.over = asyncio.Event()
         self.shared = SimpleNamespace(station=None)
@@ -83,8 +83,11 @@ class Line:
     def alarm(self, *_: object, **__: object) -> None:
         pass
 
-    def complain(self, what: str) -> None:
+    def complain(self, about: str, what: str) -> None:
         self.complaints.append(what)
+
+    def settled(self, about: str) -> None:
+        pass
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -187,7 +190,7 @@ def test_nothing_is_appended_behind_what_another_life_may_have_lost(tmp_path: Pa
     first, second = foreign_lines(0, 2, "host1.aaaaaa")
     lives: list[str] = []
     with hg.open(tmp_path, name="hub") as hub:
-        inlet, rules = Inlet(hub, "alerts"), Rules("host1")
+        inlet, rules = Inlet(hub, "alerts", "host1"), Rules("host1")
         inlet.store([lone(first, 0)], rules, lives.append)
         with pytest.raises(Outdated):
             inlet.store([lone(second, 1)], rules, lives.append, "another")
