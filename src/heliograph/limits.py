@@ -194,3 +194,9 @@ BATCH_CHARGE_BYTES_MIN = 1024
 
 SEEN_SAVE_BYTES = 64 * 1024 * 1024
 """What a channel has seen is written down after this much was appended or read: so much is read after a restart."""
+
+SPARK_SPLIT_BYTES = 32 * 1024 * 1024
+"""How much of a log one Spark task reads, unless the option ``splitBytes`` says otherwise."""
+
+SPARK_PIECE_BYTES = 1024 * 1024
+"""How much of a log becomes one Arrow batch: enough that numpy's calls do not count, little enough for a CPU's cache."""
