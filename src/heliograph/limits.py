@@ -200,3 +200,12 @@ SPARK_SPLIT_BYTES = 32 * 1024 * 1024
 
 SPARK_PIECE_BYTES = 1024 * 1024
 """How much of a log becomes one Arrow batch: enough that numpy's calls do not count, little enough for a CPU's cache."""
+
+SPARK_STAGED_S = 86_400.0
+"""What Spark tasks staged and nobody published is removed after this: their query died, and did not come back."""
+
+SPARK_APPEND_BYTES = 4 * 1024 * 1024
+"""How much of what Spark tasks staged is appended at once."""
+
+SPARK_LOCK_S = 600.0
+"""How long one Spark job waits for another that publishes as the same query."""

@@ -38,6 +38,9 @@ class Task:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
         place = Place(split.channel, split.partition)
+        if split.told is not None:
+            yield from self._missing(place, [split.told])
+            return
         with Directory(self._path, self._disk) as directory:
             if not _lives(directory, split):
                 yield from self._missing(place, [Missing(*one, _ANOTHER) for one in split.stretches])

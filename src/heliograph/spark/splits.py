@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from heliograph.disk import Disk
 from heliograph.log import segments
+from heliograph.log.cursor import Missing
 from heliograph.log.held import Limit
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Between, Conditions
@@ -42,12 +43,15 @@ class Stretch(NamedTuple):
 class Split(InputPartition):
     """What one task reads: stretches of one partition, in order."""
 
-    def __init__(self, channel: str, partition: int, incarnation: str, stretches: tuple[Stretch, ...]) -> None:
+    def __init__(
+        self, channel: str, partition: int, incarnation: str, stretches: tuple[Stretch, ...], told: Missing | None = None
+    ) -> None:
         super().__init__((channel, partition, incarnation, stretches))
         self.channel = channel
         self.partition = partition
         self.incarnation = incarnation
         self.stretches = stretches
+        self.told = told  # what is known to be missing before anything is read
 
 
 class Ask(NamedTuple):
