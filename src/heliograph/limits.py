@@ -199,7 +199,7 @@ SPARK_SPLIT_BYTES = 32 * 1024 * 1024
 """How much of a log one Spark task reads, unless the option ``splitBytes`` says otherwise."""
 
 SPARK_PIECE_BYTES = 1024 * 1024
-"""How much of a log becomes one Arrow batch: enough that numpy's calls do not count, little enough for a CPU's cache."""
+"""How much of a log becomes one Arrow batch: enough for numpy's calls not to count, little enough for a CPU's cache."""
 
 SPARK_STAGED_S = 86_400.0
 """What Spark tasks staged and nobody published is removed after this: their query died, and did not come back."""

@@ -14,6 +14,7 @@ from heliograph.log.news import News
 
 _TRIES: Final = 8
 
+
 class ReadOnlyLog:
     """Reads a partition's head; where that cannot be trusted, finds the end of the log in memory."""
 

@@ -81,7 +81,8 @@ def check_schema(schema: StructType) -> StructType:
         elif known is not None:
             if kind != known:
                 raise ConfigError(
-                    f"column '{field.name}' is {_name(known)}, not {_name(kind)}; change the schema, or cast it afterwards"
+                    f"column '{field.name}' is {_name(known)}, not {_name(kind)}; "
+                    "change the schema, or cast it afterwards"
                 )
         elif kind not in _ATTRIBUTE_TYPES:
             allowed = ", ".join(_name(one) for one in _ATTRIBUTE_TYPES)
@@ -93,4 +94,4 @@ def check_schema(schema: StructType) -> StructType:
 
 
 def _name(kind: DataType) -> str:
-    return kind.simpleString().upper()
+    return str(kind.simpleString()).upper()

@@ -117,7 +117,8 @@ class _Cutter:
             return None
         for at in np.flatnonzero(suspects):
             suspects[at] = not self._text[starts[at] : ends[at]].strip(b" ")
-        return ~suspects
+        filled: Mask = ~suspects
+        return filled
 
     def _are(self, at: Numbers, literal: bytes) -> Mask:
         """Whether these bytes, eight or more, stand at each place."""
@@ -160,7 +161,9 @@ class _Cutter:
     def _tail(self, ends: Numbers, closing: Numbers) -> tuple[Mask, Numbers]:
         """What stands behind the data; where that ends. Quotes are counted from the end of the line."""
         quotes = self._quotes
-        fits = self._are(ends - _CRC_AT, _CRC) & (self._words[ends - 8] >> np.uint64(48) == _word(b'\0\0\0\0\0\0"}', 0) >> 48)
+        fits = self._are(ends - _CRC_AT, _CRC) & (
+            self._words[ends - 8] >> np.uint64(48) == _word(b'\0\0\0\0\0\0"}', 0) >> 48
+        )
         fits &= quotes[closing - 4] == ends - _CRC_AT
         between, before = quotes[closing - 8], quotes[closing - 9]
         fits &= self._are(between, _ORIGINSEQ)

@@ -1,11 +1,11 @@
 """Where to begin and to end: our words and Spark's, for all partitions or for each.
 
-    first, earliest                         the oldest message that is left
-    new, latest                             behind the newest
-    41                                      an offset
-    2026-11-15T20:30:01Z, -5m               the first message that is not older
-    {"alerts": {"0": 41, "1": "first"}}     each channel and partition by itself, with any of these; -2 and -1, which
-                                            Spark writes for Kafka, mean earliest and latest
+first, earliest                         the oldest message that is left
+new, latest                             behind the newest
+41                                      an offset
+2026-11-15T20:30:01Z, -5m               the first message that is not older
+{"alerts": {"0": 41, "1": "first"}}     each channel and partition by itself, with any of these; -2 and -1, which
+                                        Spark writes for Kafka, mean earliest and latest
 """
 
 from __future__ import annotations

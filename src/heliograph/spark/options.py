@@ -63,8 +63,8 @@ class WriteOptions(NamedTuple):
     service: str | None
 
 
-def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """What was said, checked.
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """What was said, checked; for a stream, a batch, or (None) before that is known.
 
     >>> read_options({"path": "data", "chanel": "alerts"}, streaming=False)
     Traceback (most recent call last):
@@ -76,11 +76,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     mode = said.get("mode", "PERMISSIVE").upper()
     if mode not in {"PERMISSIVE", "FAILFAST"}:
         raise ConfigError(f"mode is {mode}: use PERMISSIVE (data is null if it does not fit) or FAILFAST")
-    if not streaming:
+    if streaming is False:
         for name in ("maxBytesPerTrigger", "maxMessagesPerTrigger"):
             if name in said:
                 raise ConfigError(f"option '{name}' is for streams; a batch reads everything between its offsets")
-    elif "endingOffsets" in said:
+    elif streaming and "endingOffsets" in said:
         raise ConfigError("option 'endingOffsets' is for batches; a stream has no end. Use trigger(availableNow=True)")
     return ReadOptions(
         _path(said), Channels(said["channel"]), said.get("startingOffsets", "first"), said.get("endingOffsets", "new"),

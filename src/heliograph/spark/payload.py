@@ -63,7 +63,7 @@ def _direct(kind: pa.DataType) -> bool:
 
 
 def _shaped(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as Arrow takes it for a type; raises ValueError if it does not fit."""
+    """A JSON value as Arrow takes it for a type; raises if it does not fit."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -71,7 +71,7 @@ def _shaped(value: Any, kind: pa.DataType) -> Any:
         return {field.name: _shaped(_object(value).get(field.name), field.type) for field in fields}
     if pa.types.is_list(kind):
         if not isinstance(value, list):
-            raise ValueError(f"expected an array, got {_shown(value)}")
+            raise TypeError(f"expected an array, got {_shown(value)}")
         return [_shaped(one, kind.value_type) for one in value]
     if pa.types.is_map(kind):
         return [(key, _shaped(one, kind.item_type)) for key, one in _object(value).items()]
@@ -80,7 +80,7 @@ def _shaped(value: Any, kind: pa.DataType) -> Any:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"expected an object, got {_shown(value)}")
+        raise TypeError(f"expected an object, got {_shown(value)}")
     return value
 
 
@@ -90,7 +90,7 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_boolean(kind):
         return _of(value, bool)
     if isinstance(value, bool):
-        raise ValueError(f"expected {kind}, got {_shown(value)}")
+        raise TypeError(f"expected {kind}, got {_shown(value)}")
     if pa.types.is_integer(kind):
         number = int(value) if isinstance(value, float) and value.is_integer() else _of(value, int)
         return pa.scalar(number, kind).as_py()
@@ -114,7 +114,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
 
 def _of(value: Any, *types: type) -> Any:
     if not isinstance(value, types):
-        raise ValueError(f"expected {types[0].__name__}, got {_shown(value)}")
+        raise TypeError(f"expected {types[0].__name__}, got {_shown(value)}")
     return value
 
 
@@ -137,7 +137,8 @@ _FORMATS: Final[dict[str, DataType]] = {"date-time": TimestampType(), "date": Da
 def spark_type(schema: dict[str, Any]) -> DataType:
     """The Spark type for what a JSON Schema describes. What has no counterpart (unions, anything) is JSON text.
 
-    >>> spark_type({"type": "object", "properties": {"n": {"type": "integer"}, "tags": {"type": "array"}}}).simpleString()
+    >>> fields = {"n": {"type": "integer"}, "tags": {"type": "array"}}
+    >>> spark_type({"type": "object", "properties": fields}).simpleString()
     'struct<n:bigint,tags:array<string>>'
     """
     return _type(schema, schema.get("$defs", {}), ())

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import google_crc32c
 import msgspec
@@ -30,9 +29,9 @@ from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 from heliograph.spark.staging import FOLDER, STAGED, Section, discard, sweep
 from heliograph.station.producer import Producer
-from heliograph.station.station import Station, open_station
+from heliograph.station.station import open_station
 
-_ALONE: Final = "batches"
+ALONE: Final = "batches"
 """The query that single batches belong to: one after the other, each with a name of its own."""
 
 
@@ -50,7 +49,7 @@ _decode: Final = msgspec.json.Decoder(Record).decode
 
 def publish_batch(path: str, query: str | None, batch: str, sections: list[Section]) -> None:
     """Publish a batch of a query, unless that was done before; without a query a batch that comes once."""
-    name = query or _ALONE
+    name = query or ALONE
     with Publishing(path, name) as publishing:
         record = publishing.finished()
         if query is not None and record is not None and int(record.batch) >= int(batch):
@@ -65,9 +64,9 @@ def publish_batch(path: str, query: str | None, batch: str, sections: list[Secti
 def drop_batch(path: str, query: str | None, batch: str) -> None:
     """A batch failed: remove what its tasks laid aside, unless it has happened."""
     root = Path(path)
-    record = _load(root, query or _ALONE)
+    record = _load(root, query or ALONE)
     if record is None or record.done or record.batch != batch:
-        discard(root, query or _ALONE, batch)
+        discard(root, query or ALONE, batch)
 
 
 class Publishing:
@@ -76,18 +75,20 @@ class Publishing:
     def __init__(self, path: str, query: str) -> None:
         self.root = Path(path)
         self._query = check_name(query, "query")
-        self._lock = _lock(self.root, query)
-        self._station: Station | None = None
+        lock = _lock(self.root, query)
+        self._opened: Producer | None = None
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(lock.release)
         try:
-            self._lock.exclusive(SYSTEM_CLOCK, SPARK_LOCK_S)
+            lock.exclusive(SYSTEM_CLOCK, SPARK_LOCK_S)
         except BaseException:
-            self._lock.release()
+            lock.release()
             raise
 
     def begin(self, batch: str, sections: list[Section]) -> None:
         """From here on the batch has happened."""
-        with self._producer() as producer:
-            firsts = {channel: producer.last(channel) + 1 for channel in {one.channel for one in sections}}
+        producer = self._producer()
+        firsts = {channel: producer.last(channel) + 1 for channel in {one.channel for one in sections}}
         ordered = sorted(sections, key=lambda one: (one.channel, one.partition))  # else as the tasks have them
         _save(self.root, self._query, Record(batch, False, firsts, ordered))
 
@@ -96,12 +97,12 @@ class Publishing:
         record = _load(self.root, self._query)
         if record is None or record.done:
             return record
-        with self._producer() as producer:
-            record = self._renumbered(producer, record)
-            numbers = dict(record.firsts)
-            for section in record.sections:
-                self._publish(producer, section, numbers[section.channel])
-                numbers[section.channel] += section.count
+        producer = self._producer()
+        record = self._renumbered(producer, record)
+        numbers = dict(record.firsts)
+        for section in record.sections:
+            self._publish(producer, section, numbers[section.channel])
+            numbers[section.channel] += section.count
         done = Record(record.batch, True)
         _save(self.root, self._query, done)
         discard(self.root, self._query, record.batch)
@@ -127,22 +128,18 @@ class Publishing:
                 seq=first + at, times_us=section.times_us,
             )  # fmt: skip
 
-    @contextlib.contextmanager
-    def _producer(self) -> Iterator[Producer]:
-        if self._station is None:
-            self._station = open_station(self.root)
-        with self._station.producer(f"spark.{self._query}") as producer:
-            yield producer
+    def _producer(self) -> Producer:
+        """The query as a producer, opened when there is something to publish."""
+        if self._opened is None:
+            station = self._closing.enter_context(open_station(self.root))
+            self._opened = self._closing.enter_context(station.producer(f"spark.{self._query}"))
+        return self._opened
 
     def close(self) -> None:
         """Let others have their turn."""
-        try:
-            if self._station is not None:
-                self._station.close()
-        finally:
-            self._lock.release()
+        self._closing.close()
 
-    def __enter__(self) -> Publishing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

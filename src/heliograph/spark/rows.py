@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,6 +35,7 @@ class Wanted(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
+        """Its columns."""
         return frozenset(self.schema.names)
 
 
@@ -64,15 +66,13 @@ class _Rows:
         self._wanted = wanted
         self._place = place
         attributes = {ATTRIBUTES.get(name, name) for name in wanted.names}
-        self._data_wanted = "data" in attributes
-        self._cut = cut(piece.text + PADDING, behind=not BEHIND.isdisjoint(attributes))
+        deep = not attributes <= _CERTAIN
+        self._cut = cut(piece.text + PADDING, behind=deep)
         numbers = self._cut.numbers
         self._offsets = numbers + piece.first if piece.offsets is None else piece.offsets[numbers]
         self._count = len(numbers)
         odd = self._cut.odd
-        if not attributes <= {*HEAD, *BEHIND, "channel", "partition", "offset", "time", "raw", "gap"}:
-            pass  # what is named otherwise only odd lines have
-        if not _utf8(piece.text) or (self._data_wanted and not _whole(self._cut)):
+        if not _utf8(piece.text) or (deep and not _whole(self._cut)):
             odd = np.ones(self._count, np.bool_)
         self._odd = odd
         self._decoded: dict[int, Odd] = {}
@@ -157,7 +157,7 @@ class _Rows:
         span = self._cut.spans.get("data")
         if span is None:
             return np.zeros(self._count, np.bool_)
-        short = (span.end - span.start == 4) & ~self._odd
+        short: Mask = (span.end - span.start == 4) & ~self._odd
         if short.any():
             words = np.ndarray((len(self._cut.text) - 3,), "<u4", self._cut.text, strides=(1,))
             short[short] = words[span.start[short]] == _NULL
@@ -218,7 +218,13 @@ class _Rows:
         return pa.array(values, kind)
 
 
-_RARE: Final = {"bytes": lambda one: one.bytes, "expires": lambda one: one.expires(), "gap": lambda _: None}
+_RARE: Final[dict[str, Callable[[Odd], Any]]] = {
+    "bytes": lambda one: one.bytes,
+    "expires": lambda one: one.expires(),
+    "gap": lambda _: None,
+}
+_CERTAIN: Final = frozenset({"id", "source", "type", "time", "channel", "partition", "offset", "raw", "gap"})
+"""Columns for which a line need not be known to its end: every line that is cut has them, and in one place."""
 
 
 def _fitting(value: Any, kind: pa.DataType) -> Any:

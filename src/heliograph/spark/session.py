@@ -54,10 +54,12 @@ def session(
 
 def _builder() -> Any:
     try:
-        import pyarrow  # noqa: F401 - what Spark and our source exchange
+        import pyarrow as pa  # noqa: F401 - what Spark and our source exchange
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ConfigError(f"Spark is not installed ({error.name} is missing): pip install 'heliograph[spark]'") from None
+        raise ConfigError(
+            f"Spark is not installed ({error.name} is missing): pip install 'heliograph[spark]'"
+        ) from None
     return SparkSession.builder
 
 

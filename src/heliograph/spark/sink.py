@@ -16,10 +16,8 @@ from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
-from heliograph.spark.publishing import drop_batch, publish_batch, tidy
+from heliograph.spark.publishing import ALONE, drop_batch, publish_batch, tidy
 from heliograph.spark.staging import Section, Stage
-
-_ALONE = "batches"
 
 
 @dataclass
@@ -49,7 +47,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
-        stage = Stage(self._options, _ALONE, self._batch, _task_name(), self._max_bytes)
+        stage = Stage(self._options, ALONE, self._batch, _task_name(), self._max_bytes)
         return Staged(None, stage.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

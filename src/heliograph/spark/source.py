@@ -15,7 +15,7 @@ from heliograph.spark.columns import check_schema, default_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
-from heliograph.spark.options import ReadOptions, read_options
+from heliograph.spark.options import ReadOptions, read_options, write_options
 from heliograph.spark.payload import spark_type
 from heliograph.spark.reading import Task
 from heliograph.spark.rows import Wanted
@@ -32,7 +32,7 @@ class HeliographSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of whoever names none."""
-        options = read_options(self.options, streaming="maxbytespertrigger" in self.options)
+        options = read_options(self.options, streaming=None)
         return default_schema(_payload(options), gaps=not options.fail_on_gap)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -48,14 +48,12 @@ class HeliographSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Publishes rows."""
         from heliograph.spark.sink import BatchWriter
-        from heliograph.spark.options import write_options
 
         return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802 - Spark's names
         """Publishes rows, batch by batch, each once."""
         from heliograph.spark.sink import StreamWriter
-        from heliograph.spark.options import write_options
 
         return StreamWriter(write_options(self.options), schema)
 
@@ -84,8 +82,8 @@ def wanted(options: ReadOptions, schema: StructType) -> Wanted:
 class _Pushed:
     """``pushFilters``, for sessions that enable it and those that do not.
 
-    Spark refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it is
-    not by default; it recognises one by this attribute. Without the setting it simply is not called.
+    Spark refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it
+    is not by default; it recognises one by this attribute. Without the setting it simply is not called.
     """
 
     __func__ = DataSourceReader.pushFilters

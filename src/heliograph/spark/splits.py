@@ -44,7 +44,12 @@ class Split(InputPartition):
     """What one task reads: stretches of one partition, in order."""
 
     def __init__(
-        self, channel: str, partition: int, incarnation: str, stretches: tuple[Stretch, ...], told: Missing | None = None
+        self,
+        channel: str,
+        partition: int,
+        incarnation: str,
+        stretches: tuple[Stretch, ...],
+        told: Missing | None = None,
     ) -> None:
         super().__init__((channel, partition, incarnation, stretches))
         self.channel = channel
@@ -136,7 +141,8 @@ def _segment(
     drop = (latest < times.low) | (earliest > times.high + _SLACK_US)
     firsts, lengths = entries["first"].tolist(), entries["length"].tolist()
     pieces = [
-        (Stretch(firsts[at], ends[at]), lengths[at], not (drop[at] and _genuine(entries[at]))) for at in range(len(ends))
+        (Stretch(firsts[at], ends[at]), lengths[at], not (drop[at] and _genuine(entries[at])))
+        for at in range(len(ends))
     ]
     known = ends[-1] if ends else base
     if known < following:

@@ -106,7 +106,9 @@ class Stage:
     def _partitions(self, channel: str) -> int:
         if channel not in self._counts:
             file = self._directory.find(channel)
-            self._counts[channel] = self._directory.engine.config.storage.partitions if file is None else file.partitions
+            self._counts[channel] = (
+                self._directory.engine.config.storage.partitions if file is None else file.partitions
+            )
         return self._counts[channel]
 
     def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
@@ -119,9 +121,15 @@ class Stage:
         SYSTEM_DISK.write_all(self._fd, data)
         self._sections.append(
             Section(
-                str(Path(self._folder.parent.name, self._folder.name, self._name)), channel, partition, len(lines),
-                self._position, len(data), google_crc32c.value(data), bodies.times_us,
-            )  # fmt: skip
+                str(Path(self._folder.parent.name, self._folder.name, self._name)),
+                channel,
+                partition,
+                len(lines),
+                self._position,
+                len(data),
+                google_crc32c.value(data),
+                bodies.times_us,
+            )
         )
         self._position += len(data)
 

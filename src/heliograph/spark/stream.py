@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> ChannelPosition:
         """New channels and partitions come in at their first message, and are read from the next micro-batch on.
 
-        So where they began is written down before anything of them is read, and what retention takes meanwhile is missed.
+        So where they began is written down before anything of them is read: what retention takes meanwhile is noticed.
         """
         known = {} if before is None else before.partitions
         return ChannelPosition(
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return reached.offset, None
         if reached.id and directory.find(name) and directory.id_at(name, number, reached.offset - 1) == reached.id:
             return reached.offset, None  # the log is the one that it was
-        why = f"the channel lives anew ({before.incarnation} is {end.incarnation} now), and is read again from its beginning"
+        why = f"the channel lives anew ({before.incarnation} is {end.incarnation} now): read from its beginning"
         return self._first(directory, name, number), Missing(reached.offset, reached.offset + 1, why)
 
     def _first(self, directory: Directory, name: str, number: int) -> int:

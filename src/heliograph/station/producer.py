@@ -131,12 +131,19 @@ class Producer:
             return receipts
 
     def publish_encoded(
-        self, channel: str, partition: int, heads: list[bytes], payloads: list[bytes], *, seq: int, times_us: tuple[int, int]
+        self,
+        channel: str,
+        partition: int,
+        heads: list[bytes],
+        payloads: list[bytes],
+        *,
+        seq: int,
+        times_us: tuple[int, int],
     ) -> int:
         """Publish a batch to one partition that was encoded elsewhere; how many were not stored before.
 
-        A head is an envelope without its closing brace, a payload its ``,"data":…``. ``times_us`` are the smallest and the
-        largest event time. Who has batches for several partitions waits for each before the next: numbers have no holes.
+        A head is an envelope without its closing brace, a payload its ``,"data":…``. ``times_us`` are the smallest and
+        the largest event time. Batches for several partitions come one after the other: numbers have no holes.
         """
         with self._lock:
             last = self._stored(channel)
