@@ -137,7 +137,7 @@ class CountingDisk(Disk):
 
 
 def reader(path: Path, channel: str, schema: str | None = None, **options: Any) -> Reader:
-    said = {"path": str(path), "channel": channel, **{name: str(value) for name, value in options.items()}}
+    said = {"path": str(path), "channel": channel, "pushdown": "true", **{name: str(value) for name, value in options.items()}}
     read = read_options(said, streaming=False)
     return Reader(read, ddl(schema) if schema else default_schema(None, gaps=not read.fail_on_gap))
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructType, TimestampType, VariantType
 
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
@@ -30,6 +31,8 @@ _TEXTS: Final = {"key": KEY_BYTES_MAX, "correlationid": 1024, "traceparent": 256
 """How many bytes an optional attribute may have."""
 _ORDER: Final = ("key", "correlationid", "traceparent", "subject")
 _NAMES: Final = {"key": "partitionkey"}
+_KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
+"""What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 _PRODUCER_BYTES_MAX: Final = 300  # what the driver adds
@@ -46,8 +49,9 @@ class Bodies(NamedTuple):
     times_us: tuple[int, int]
 
 
-def check_columns(names: list[str], options: WriteOptions) -> None:
+def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Refuse a table that cannot be published."""
+    names = schema.fieldNames()
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise ConfigError(
@@ -58,6 +62,15 @@ def check_columns(names: list[str], options: WriteOptions) -> None:
         raise ConfigError("where to? Say option('channel', …), or have a column 'channel'")
     if "data" not in names and "bytes" not in names:
         raise ConfigError("there is neither a column 'data' nor a column 'bytes': messages would be empty")
+    for field in schema.fields:
+        wanted = _KINDS.get(field.name, StringType)
+        if field.name != "data" and not isinstance(field.dataType, (wanted, NullType)):
+            raise ConfigError(
+                f"column '{field.name}' is {field.dataType.simpleString().upper()}, and must be "
+                f"{wanted.__name__.removesuffix('Type').upper()}: cast it"
+            )
+        if isinstance(field.dataType, VariantType):
+            raise ConfigError("column 'data' is VARIANT: use to_json(data)")
 
 
 class Encoder:
@@ -223,7 +236,9 @@ def _require(fits: pa.Array, values: pa.Array, why: str) -> None:
 
 
 def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    """A column in one piece; one that is nothing but NULL is text that is not there."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.cast(pa.string()) if pa.types.is_null(whole.type) else whole
 
 
 def content(texts: pa.Array) -> bytes:

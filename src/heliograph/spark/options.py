@@ -13,7 +13,7 @@ from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
 
 _READ: Final = (
-    "path", "channel", "startingOffsets", "endingOffsets", "failOnGap", "payloadType", "mode", "splitBytes",
+    "path", "channel", "startingOffsets", "endingOffsets", "failOnGap", "payloadType", "mode", "splitBytes", "pushdown",
     "maxBytesPerTrigger", "maxMessagesPerTrigger",
 )  # fmt: skip
 _WRITE: Final = ("path", "channel", "type", "service")
@@ -50,6 +50,7 @@ class ReadOptions(NamedTuple):
     payload_type: str | None
     fail_on_mismatch: bool
     split_bytes: int
+    pushdown: bool
     max_bytes: int | None
     max_messages: int | None
 
@@ -85,8 +86,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     return ReadOptions(
         _path(said), Channels(said["channel"]), said.get("startingOffsets", "first"), said.get("endingOffsets", "new"),
         _truth(said, "failOnGap", default=True), said.get("payloadType"), mode == "FAILFAST",
-        _size(said, "splitBytes") or SPARK_SPLIT_BYTES, _size(said, "maxBytesPerTrigger"),
-        _count(said, "maxMessagesPerTrigger"),
+        _size(said, "splitBytes") or SPARK_SPLIT_BYTES, _truth(said, "pushdown", default=False),
+        _size(said, "maxBytesPerTrigger"), _count(said, "maxMessagesPerTrigger"),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
@@ -131,7 +132,12 @@ _SIMPLE: Final[dict[str, DataType]] = {
     "number": DoubleType(),
     "boolean": BooleanType(),
 }
-_FORMATS: Final[dict[str, DataType]] = {"date-time": TimestampType(), "date": DateType()}
+_FORMATS: Final[dict[str, DataType]] = {
+    "date-time": TimestampType(),
+    "any-date-time": TimestampType(),
+    "partial-date-time": TimestampType(),  # without a zone: UTC
+    "date": DateType(),
+}
 
 
 def spark_type(schema: dict[str, Any]) -> DataType:
@@ -163,6 +169,8 @@ def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> DataTy
     if kind == "array":
         return ArrayType(_type(schema.get("items"), named, within))
     if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return BinaryType()
         return _FORMATS.get(schema.get("format", ""), StringType())
     return _SIMPLE.get(kind or "", StringType())
 

@@ -30,7 +30,7 @@ class Staged(WriterCommitMessage):
 
 def _prepared(options: WriteOptions, schema: StructType) -> int:
     """Look at everything that can be wrong before a task runs; how large a message may be."""
-    check_columns(schema.fieldNames(), options)
+    check_columns(schema, options)
     Directory(options.path).close()
     return configs.load(None, data_dir=options.path).messages.max_bytes
 

@@ -80,9 +80,10 @@ def wanted(options: ReadOptions, schema: StructType) -> Wanted:
 
 
 class _Pushed:
-    """``pushFilters``, for sessions that enable it and those that do not.
+    """``pushFilters``, for sessions that enable it and those that do not; only with option ``pushdown``.
 
-    Spark refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it
+    Spark 4.3 keeps what was pushed down for all other queries on the same ``load()``, which then miss rows: a user must
+    say that there are none. Besides, it refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it
     is not by default; it recognises one by this attribute. Without the setting it simply is not called.
     """
 
@@ -103,7 +104,8 @@ class Reader(DataSourceReader):
         self._options = options
         self._wanted = wanted(options, schema)
         self.conditions = Conditions()
-        self.pushFilters = _Pushed(self)
+        if options.pushdown:
+            self.pushFilters = _Pushed(self)
 
     def partitions(self) -> list[InputPartition]:
         """What each task reads."""

@@ -69,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes."""
         begin = from_json(start)
         with Directory(self._options.path) as directory:
+            self._check_there(directory, begin)
             ends = self._ends(directory, begin) if self._target is None else self._within_target(begin)
             ends = {name: self._entered(directory, name, begin.get(name), end) for name, end in ends.items()}
             allowance = self._allowance(limit)
@@ -95,17 +96,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in dict.fromkeys([*self._options.channels.among(directory.engine.channel_names()), *begin]):
             file = directory.find(name)
             if file is None:
-                if name in begin and self._options.fail_on_gap:
-                    raise Incomplete(
-                        f"channel '{name}' was deleted. With option failOnGap=false the query goes on without it, and "
-                        "with it once it is made again."
-                    )
                 if name in begin:
                     ends[name] = begin[name]
                 continue
             places = {number: directory.bounds(name, number).next for number in range(file.partitions)}
             ends[name] = _reached(directory, name, file.incarnation, places, begin.get(name))
         return ends
+
+    def _check_there(self, directory: Directory, begin: Positions) -> None:
+        """A channel that was read and is gone is not passed over."""
+        gone = [name for name in begin if self._options.fail_on_gap and directory.find(name) is None]
+        if gone:
+            raise Incomplete(
+                f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with it "
+                "once it is made again."
+            )
 
     def _entered(
         self, directory: Directory, name: str, before: ChannelPosition | None, end: ChannelPosition
