@@ -68,6 +68,10 @@ class Storage(Section, frozen=True, kw_only=True):
     retention_once_read: Annotated[
         bool, Meta(description="Segments go once every durable subscription has read them.")
     ] = False
+    retention_archived: Annotated[
+        bool,
+        Meta(description="Segments go only once the archive pipeline has them: it counts as a durable subscription."),
+    ] = False
     retention_compact: Annotated[
         bool,
         Meta(

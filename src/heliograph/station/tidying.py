@@ -15,6 +15,7 @@ from heliograph.log.compress import compress_segment, same_lines
 from heliograph.log.head import FENCED
 from heliograph.log.partition import Partition
 from heliograph.log.retention import Rules
+from heliograph.station import archived as archive
 from heliograph.station import compaction, links
 from heliograph.station.info import Trimmed
 from heliograph.station.mailbox import sweep
@@ -70,7 +71,7 @@ class Tidying:
 
         def tidy(partition: Partition) -> None:
             self._rotate_old(partition, int(min(ages) * 1e6) if ages else 0)
-            trimmed = self._trim(name, partition.place.number, partition, rules)
+            trimmed = self._trim(file, partition, rules, archived=bool(settings.retention_archived))
             if trimmed is not None:
                 done.append(trimmed)
             if compacts:
@@ -89,8 +90,8 @@ class Tidying:
         if age_us and fields.written and fields.created_us < self._engine.clock.time_ns() // 1000 - age_us:
             partition.rotate()
 
-    def _trim(self, name: str, number: int, partition: Partition, rules: Rules) -> Trimmed | None:
-        engine = self._engine
+    def _trim(self, file: ChannelFile, partition: Partition, rules: Rules, *, archived: bool) -> Trimmed | None:
+        engine, name, number = self._engine, file.name, partition.place.number
         fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
         positions = {
@@ -103,6 +104,8 @@ class Tidying:
         for wildcard in engine.wildcards.hearing(name) - positions.keys():
             positions[wildcard] = fields.first  # it has not noticed this channel yet
         positions |= links.positions(engine, name, number, fields.first)
+        if archived:
+            positions |= archive.positions(engine, name, file.incarnation, number, fields.first)
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None

@@ -17,9 +17,9 @@ A pipeline is a function from DataFrames to a DataFrame. Its inputs are channels
         '''Orders that somebody should look at.'''
         return orders.where(f"get_json_object(data, '$.total') > {above}")
 
-``helio pipeline run large --file orders.py --above 500`` runs it. The function is pure: it neither reads nor writes, so
-a test calls ``large.function(some_dataframe, above=500)``. With trigger ``batch`` it gets tables that hold what is there,
-with any other trigger streams.
+``helio pipeline run large --file orders.py --above 500`` runs it. The function is pure: it neither reads nor writes,
+so a test calls ``large.function(some_dataframe, above=500)``. With trigger ``batch`` it gets tables that hold what is
+there, with any other trigger streams.
 
 Built-in jobs
 =============
@@ -47,8 +47,8 @@ Every module of ``heliograph.spark.jobs`` whose name does not begin with ``_`` i
   ``--limit`` of each), or as JSON with ``--json``. A number is aligned right; a timestamp is shown in UTC. Whoever runs
   it may send the rows elsewhere: ``--to parquet:DIR``, ``--to channel:NAME``, ``--to delta:DIR``.
 - A stream (rollup) declares another trigger and an output that keeps rows, and calls ``withWatermark`` by itself.
-- What is more than a function from tables to tables (it publishes, repairs, writes a file) is a :func:`procedure`. It is
-  given a :class:`~heliograph.spark.pipelines.run.Run` and its options, and returns a
+- What is more than a function from tables to tables (it publishes, repairs, writes a file) is a :func:`procedure`. It
+  is given a :class:`~heliograph.spark.pipelines.run.Run` and its options, and returns a
   :class:`~heliograph.spark.pipelines.run.Result`: facts, and tables to be printed. It calls its own pure functions::
 
       @procedure("reconcile", options=(Option("repair", "Publish what is missing.", kind="flag", default=False), …))
@@ -66,9 +66,9 @@ Every module of ``heliograph.spark.jobs`` whose name does not begin with ``_`` i
 
 Running
 =======
-``DATA/pipelines/NAME/`` holds everything about a pipeline: ``lock`` (held while it runs: one at a time), ``status.json``
-(what it does, once a second), ``stop`` (somebody asked it to end), ``declared.json`` (what its checkpoint belongs to) and
-``checkpoint/``. See docs/pipelines.md.
+``DATA/pipelines/NAME/`` holds everything about a pipeline: ``lock`` (held while it runs: one at a time),
+``status.json`` (what it does), ``stop`` (somebody asked it to end), ``declared.json`` (what its checkpoint belongs to),
+``checkpoint/``, and ``spark.log``. See docs/pipelines.md.
 """
 
 from __future__ import annotations

@@ -169,9 +169,9 @@ def checked(one: Pipeline) -> Pipeline:
         )
     named = [option.name for option in one.options]
     twice = {name for name in named if named.count(name) > 1}
-    twice |= {} if callable(one.inputs) else {name for name in one.inputs if name in named}
+    twice |= set() if callable(one.inputs) else {name for name in one.inputs if name in named}
     if twice:
-        raise ConfigError(f"pipeline '{one.name}': {sorted(twice)[0]!r} is there twice among inputs and options")
+        raise ConfigError(f"pipeline '{one.name}': {min(twice)!r} is there twice among inputs and options")
     return one
 
 

@@ -1,4 +1,4 @@
-"""Where pipelines are declared: in the built-in modules, in a Python file or module, or as SQL in a YAML or TOML file."""
+"""Where pipelines are declared: in built-in modules, in a Python file or module, or as SQL in a YAML or TOML file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -136,7 +136,7 @@ def _of_text(path: Path) -> dict[str, Pipeline]:
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     tree = read_file(path)
-    told: Any = tree.get("pipelines", [tree]) if isinstance(tree, Mapping) else tree
+    told: Any = tree.get("pipelines", [tree])
     try:
         found = msgspec.convert(told, list[Declared], strict=False)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""What Spark says when something fails, in one line: the error of ours that is at the bottom of it, or its first sentence."""
+"""What Spark says when something fails, in one line: our error at the bottom of it, or its first sentence."""
 
 from __future__ import annotations
 

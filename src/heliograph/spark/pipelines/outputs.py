@@ -64,7 +64,9 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
     if output.kind == "delta":
         needs_delta()
         application = f"heliograph.{run.pipeline.name}.{life}"
-        return writer.foreachBatch(lambda batch, number: write_delta(batch, output.to, output, (application, number))).start()
+        return writer.foreachBatch(
+            lambda batch, number: write_delta(batch, output.to, output, (application, number))
+        ).start()
     if show is None:
         raise ConfigError("output console prints here, and this session runs elsewhere; use another output")
     return writer.foreachBatch(lambda batch, number: _print(batch, number, show)).start()

@@ -25,7 +25,8 @@ class Counter:
         self.seen = last["batchId"]
         self.progress = Progress(
             batches=self.progress.batches + sum(one["numInputRows"] > 0 for one in found),
-            rows=self.progress.rows + sum(one["numInputRows"] for one in found), rows_per_s=round(last.get("processedRowsPerSecond") or 0.0, 1),
+            rows=self.progress.rows + sum(one["numInputRows"] for one in found),
+            rows_per_s=round(last.get("processedRowsPerSecond") or 0.0, 1),
             lag=lag(last), watermark=last.get("eventTime", {}).get("watermark"),
         )  # fmt: skip
         return self.progress

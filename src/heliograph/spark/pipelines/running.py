@@ -1,4 +1,4 @@
-"""Running a pipeline: under a lease, with a status that others can see, until it is done or somebody asks it to stop."""
+"""Running a pipeline: under a lease, with a status that others can see, until it is done or asked to stop."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def settled(output: Output, path: Path) -> Output:
 
 
 def watch(query: Any, tell: Callable[[Progress], None], stopping: Callable[[], bool]) -> bool:
-    """Wait for a query to end, or for somebody to ask, and then for the end of its micro-batch; whether somebody did."""
+    """Wait for a query to end, or for a wish to stop and then the end of its micro-batch; whether it was the wish."""
     counter = Counter()
     asked_at: int | None = None
     try:

@@ -1,10 +1,10 @@
 """What is to be seen of a pipeline, and asked of it, from any process that has the station's directory.
 
-    DATA/pipelines/NAME/lock            held while it runs: one at a time
-    DATA/pipelines/NAME/status.json     what it does; looked at, not relied on
-    DATA/pipelines/NAME/stop            somebody asked it to end
-    DATA/pipelines/NAME/declared.json   what its checkpoint belongs to
-    DATA/pipelines/NAME/checkpoint/     Spark's
+DATA/pipelines/NAME/lock            held while it runs: one at a time
+DATA/pipelines/NAME/status.json     what it does; looked at, not relied on
+DATA/pipelines/NAME/stop            somebody asked it to end
+DATA/pipelines/NAME/declared.json   what its checkpoint belongs to
+DATA/pipelines/NAME/checkpoint/     Spark's
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: State
-    """``stopped``: somebody asked; ``done``: there was no more to do; ``killed``: its process is gone without a word."""
+    """``stopped``: somebody asked; ``done``: nothing was left to do; ``killed``: its process is gone without a word."""
     pid: int
     host: str
     started: datetime
@@ -107,7 +107,9 @@ _decode: Final = msgspec.json.Decoder(Status).decode
 class Teller:
     """Writes the status of one run. Nothing is synced: it is looked at."""
 
-    def __init__(self, place: Path, pipeline: Pipeline, *, trigger: str, output: Output, checkpoint: str | None) -> None:
+    def __init__(
+        self, place: Path, pipeline: Pipeline, *, trigger: str, output: Output, checkpoint: str | None
+    ) -> None:
         now = datetime.now(UTC)
         self._path = place / "status.json"
         self.status = Status(

@@ -1,0 +1,213 @@
+"""Rows from the archive, for whoever reads archive and log as one table (option ``includeArchive``).
+
+The border is the archive's position in each partition: what is below comes from files, what is not from the log, so
+there is neither overlap nor gap, whatever is archived or deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+
+from heliograph.errors import ConfigError, Incomplete
+from heliograph.log.cursor import Missing
+from heliograph.message import RESERVED
+from heliograph.spark.archive import manifest as manifests
+from heliograph.spark.archive.manifest import File, Life, Manifest, Range
+from heliograph.spark.archive.writing import KEPT
+from heliograph.spark.columns import ASKED, TYPES
+from heliograph.spark.directory import Directory
+from heliograph.spark.filters import Between, Conditions
+from heliograph.spark.payload import typed
+from heliograph.spark.rows import Wanted
+
+_SLACK_US: Final = 5_000_000
+
+
+class FileSplit(InputPartition):
+    """What one task reads of the archive: some messages of one file."""
+
+    def __init__(self, root: str, channel: str, file: File, ranges: dict[int, Range]) -> None:
+        super().__init__((channel, file.name))
+        self.root = root
+        self.channel = channel
+        self.file = file
+        self.ranges = ranges
+
+
+class Archive:
+    """What is archived of a station's channels, as it is now."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._known: dict[str, tuple[Manifest, int, Life | None]] = {}
+
+    def _of(self, directory: Directory, channel: str) -> tuple[Manifest, int, Life | None]:
+        """The manifest of a channel, and the life in it that the log goes on with."""
+        if channel not in self._known:
+            manifest = manifests.load(self.root, channel)
+            file = directory.find(channel)
+
+            def id_at(partition: int, offset: int) -> str:
+                return directory.id_at(channel, partition, offset)
+
+            life = None if file is None else manifests.current(manifest, file.incarnation, id_at)
+            self._known[channel] = (manifest, len(manifest.lives) - 1, life)
+        return self._known[channel]
+
+    def covered(self, directory: Directory, channel: str, partition: int) -> Range:
+        """Which offsets of a partition are archived."""
+        _, _, life = self._of(directory, channel)
+        if life is None or partition not in life.reached:
+            return Range(0, 0)
+        return Range(life.firsts[partition], life.reached[partition].offset)
+
+    def splits(
+        self, directory: Directory, channel: str, partition: int, asked: Range, conditions: Conditions
+    ) -> tuple[list[FileSplit], list[Missing]]:
+        """Where messages between two offsets are, and which of them could not be archived."""
+        manifest, number, _ = self._of(directory, channel)
+        if not conditions.allow(channel, partition):
+            return [], []
+        low = max(asked.first, conditions.offset.low)
+        high = min(asked.next, conditions.offset.high + 1)
+        found: list[FileSplit] = []
+        for file in manifest.files:
+            range = file.ranges.get(partition)
+            if file.life == number and range is not None and max(low, range.first) < min(high, range.next):
+                if _fits(file, conditions.time_us):
+                    found.append(FileSplit(str(self.root), channel, file, {partition: Range(low, high)}))
+        holes = [
+            Missing(max(low, hole.range.first), min(high, hole.range.next), hole.reason)
+            for hole in manifest.holes
+            if (hole.life, hole.partition) == (number, partition)
+            and max(low, hole.range.first) < min(high, hole.range.next)
+        ]
+        return found, holes
+
+    def sizes(self, directory: Directory, channel: str, partition: int, asked: Range) -> list[tuple[Range, int]]:
+        """Pieces of a stretch in order, and how many bytes each has, about: cut where files begin."""
+        found, _ = self.splits(directory, channel, partition, asked, Conditions())
+        cuts = sorted({asked.first, asked.next, *(max(asked.first, one.file.ranges[partition].first) for one in found)})
+        pieces = [Range(*pair) for pair in zip(cuts, cuts[1:], strict=False)]
+        sizes = {piece.first: 0 for piece in pieces}
+        for one in found:
+            sizes[max(asked.first, one.file.ranges[partition].first)] += one.file.bytes
+        return [(piece, sizes[piece.first]) for piece in pieces]
+
+    def offset_at(self, directory: Directory, channel: str, partition: int, moment_us: int) -> int | None:
+        """The first archived offset that is not older; None if all are."""
+        covered = self.covered(directory, channel, partition)
+        found, _ = self.splits(
+            directory, channel, partition, covered, Conditions(time_us=Between(low=moment_us))
+        )
+        best: int | None = None
+        for split in sorted(found, key=lambda one: one.file.ranges[partition].first):
+            if best is not None and split.file.ranges[partition].first >= best:
+                break
+            rows = pq.read_table(_path(split), columns=["partition", "offset", "time"])
+            fits = pc.and_(
+                pc.equal(rows["partition"], partition), pc.greater_equal(rows["time"].cast(pa.int64()), moment_us)
+            )
+            first = pc.min(rows.filter(fits)["offset"]).as_py()
+            if first is not None:
+                best = first if best is None else min(best, first)
+        return best
+
+
+def _fits(file: File, times: Between) -> bool:
+    low, high = file.times_us
+    return high >= times.low and low <= times.high + _SLACK_US
+
+
+def _path(split: FileSplit) -> Path:
+    return manifests.find_file(Path(split.root), split.channel, split.file)
+
+
+# -- in a task --------------------------------------------------------------------------------------------------------
+
+
+def check_wanted(names: list[str]) -> None:
+    """Refuse columns that the archive does not keep: they would be null without a word."""
+    for name in names:
+        if name == "raw" or (name in RESERVED and name not in TYPES and name not in ASKED):
+            raise ConfigError(f"column '{name}' is not kept in the archive; read without it, or without includeArchive")
+
+
+def read_file(split: FileSplit, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of a split."""
+    columns = sorted({"partition", "offset", *_needed(wanted)})
+    for _ in range(3):  # it may be moved between the look and the opening
+        try:
+            file = pq.ParquetFile(_path(split))
+            break
+        except FileNotFoundError:
+            continue
+    else:
+        raise Incomplete(f"{split.file.name} of channel '{split.channel}' is not in the archive {split.root} any more")
+    with file:
+        for batch in file.iter_batches(columns=columns):
+            rows = pa.Table.from_batches([batch]).filter(_within(batch, split.ranges))
+            if wanted.payload_type is not None:
+                rows = rows.filter(pc.fill_null(pc.equal(rows["type"], wanted.payload_type), False))
+            if rows.num_rows:
+                yield from _shaped(rows, split, wanted).to_batches()
+
+
+def _needed(wanted: Wanted) -> set[str]:
+    names = {name for name in wanted.schema.names if name in KEPT.names}
+    if any(name not in KEPT.names and name not in {"channel", "gap"} for name in wanted.schema.names):
+        names.add("headers")
+    return names | ({"type"} if wanted.payload_type is not None else set())
+
+
+def _within(batch: pa.RecordBatch, ranges: dict[int, Range]) -> Any:
+    fits = None
+    for number, (first, following) in ranges.items():
+        offsets = batch["offset"]
+        one = pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, following))
+        one = pc.and_(one, pc.equal(batch["partition"], number))
+        fits = one if fits is None else pc.or_(fits, one)
+    return fits
+
+
+def _shaped(rows: pa.Table, split: FileSplit, wanted: Wanted) -> pa.Table:
+    return pa.Table.from_arrays([_column(field, rows, split, wanted) for field in wanted.schema], schema=wanted.schema)
+
+
+def _column(field: pa.Field, rows: pa.Table, split: FileSplit, wanted: Wanted) -> Any:
+    name = field.name
+    if name == "channel":
+        return pa.repeat(pa.scalar(split.channel, pa.string()), rows.num_rows)
+    if name == "data" and not pa.types.is_string(field.type):
+        offsets = rows["offset"]
+
+        def place(at: int) -> str:
+            return f"{split.channel}, archived, offset {offsets[at].as_py()}"
+
+        return typed(rows["data"].combine_chunks(), field.type, place, fail=wanted.fail_on_mismatch)
+    if name in KEPT.names:
+        return rows[name].cast(field.type)
+    if name == "gap":
+        return pa.nulls(rows.num_rows, field.type)
+    texts = [dict(headers or ()).get(name) for headers in rows["headers"].to_pylist()]
+    return _attribute(texts, field.type)
+
+
+def _attribute(texts: list[str | None], kind: pa.DataType) -> pa.Array:
+    """Headers, which the archive keeps as text, as what is asked for; null where they are none."""
+    if pa.types.is_string(kind):
+        return pa.array(texts, kind)
+    values: list[Any] = []
+    for text in texts:
+        try:
+            values.append(None if text is None else pc.cast(pa.scalar(text), kind).as_py())
+        except pa.ArrowInvalid:
+            values.append(None)
+    return pa.array(values, kind)
