@@ -47,8 +47,8 @@ TYPES: Final[dict[str, DataType]] = {
 }
 """The columns that a reader gets who asks for nothing else, in this order."""
 
-ASKED: Final[dict[str, DataType]] = {"raw": StringType(), "gap": GAP_TYPE}
-"""Columns that are there for who names them; ``gap`` also with failOnGap=false."""
+ASKED: Final[dict[str, DataType]] = {"raw": StringType(), "gap": GAP_TYPE, "appended": TimestampType()}
+"""Columns that are there for who names them; ``gap`` also with failOnGap=false. ``appended``: see appends.py."""
 
 ATTRIBUTES: Final = {"key": "partitionkey"}
 """Columns that are called otherwise than their attribute."""

@@ -17,6 +17,7 @@ from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.errors import Incomplete, NotFound
 from heliograph.limits import SPARK_PIECE_BYTES
 from heliograph.log.cursor import Chunk, LogCursor, LogCut, Missing
+from heliograph.spark.appends import appends
 from heliograph.spark.directory import Directory
 from heliograph.spark.rows import Piece, Place, Wanted, to_batch
 from heliograph.spark.splits import Split, Stretch
@@ -45,12 +46,15 @@ class Task:
             if not _lives(directory, split):
                 yield from self._missing(place, [Missing(*one, _ANOTHER) for one in split.stretches])
                 return
+            wanted = self._wanted
+            if "appended" in wanted.names:
+                wanted = wanted._replace(appends=appends(directory, split))
             for stretch in split.stretches:
                 for piece in _pieces(directory, place, stretch):
                     if isinstance(piece, Missing):
                         yield from self._missing(place, [piece])
                         continue
-                    batch, malformed = to_batch(piece, place, self._wanted)
+                    batch, malformed = to_batch(piece, place, wanted)
                     if batch.num_rows:
                         yield batch
                     if malformed:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heliograph.spark.appends import Appends
 from heliograph.spark.columns import ATTRIBUTES
 from heliograph.spark.cutting import BEHIND, HEAD, PADDING, Cut, Mask, Numbers, Span, cut
 from heliograph.spark.odd import Odd, decode
@@ -32,6 +33,7 @@ class Wanted(NamedTuple):
     schema: pa.Schema
     payload_type: str | None = None  # only messages of this type
     fail_on_mismatch: bool = False
+    appends: Appends | None = None  # when lines were appended, if that is asked for
 
     @property
     def names(self) -> frozenset[str]:
@@ -124,6 +126,9 @@ class _Rows:
             return self._data(field.type)
         if name == "headers":
             return self._headers(field.type)
+        if name == "appended":
+            told = self._wanted.appends
+            return pa.nulls(self._count, field.type) if told is None else told.at(self._offsets, field.type)
         if name == "raw":
             return self._strings(Span(self._cut.starts, self._cut.ends), None)
         if name in _RARE:
@@ -223,7 +228,7 @@ _RARE: Final[dict[str, Callable[[Odd], Any]]] = {
     "expires": lambda one: one.expires(),
     "gap": lambda _: None,
 }
-_CERTAIN: Final = frozenset({"id", "source", "type", "time", "channel", "partition", "offset", "raw", "gap"})
+_CERTAIN: Final = frozenset({"id", "source", "type", "time", "channel", "partition", "offset", "raw", "gap", "appended"})
 """Columns for which a line need not be known to its end: every line that is cut has them, and in one place."""
 
 

@@ -134,7 +134,7 @@ def _segment(
     folder: Path, base: int, following: int, limit: Limit, times: Between, disk: Disk
 ) -> list[tuple[Stretch, int, bool]]:
     """The pieces of one segment, and whether their times can be wanted."""
-    entries = _entries(folder, base, disk)
+    entries = entries_of(folder, base, disk)
     end = limit.end if base == limit.base else -1
     ends = (entries["first"] + entries["lines"]).tolist()
     latest, earliest = entries["max_us"].astype(np.int64), entries["min_us"].astype(np.int64)
@@ -152,7 +152,7 @@ def _segment(
     return pieces
 
 
-def _entries(folder: Path, base: int, disk: Disk) -> _Entries:
+def entries_of(folder: Path, base: int, disk: Disk) -> _Entries:
     """The entries of an index that form a chain."""
     data = b""
     with contextlib.suppress(FileNotFoundError):
