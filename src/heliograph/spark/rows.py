@@ -228,7 +228,9 @@ _RARE: Final[dict[str, Callable[[Odd], Any]]] = {
     "expires": lambda one: one.expires(),
     "gap": lambda _: None,
 }
-_CERTAIN: Final = frozenset({"id", "source", "type", "time", "channel", "partition", "offset", "raw", "gap", "appended"})
+_CERTAIN: Final = frozenset(
+    {"id", "source", "type", "time", "channel", "partition", "offset", "raw", "gap", "appended"}
+)
 """Columns for which a line need not be known to its end: every line that is cut has them, and in one place."""
 
 
