@@ -11,6 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from heliograph.errors import NotFound
+from heliograph.spark.archive.reading import FileSplit, check_wanted, read_file
+from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.columns import check_schema, default_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
@@ -19,7 +21,7 @@ from heliograph.spark.options import ReadOptions, read_options, write_options
 from heliograph.spark.payload import spark_type
 from heliograph.spark.reading import Task
 from heliograph.spark.rows import Wanted
-from heliograph.spark.splits import Ask, Split, Stretch, plan
+from heliograph.spark.splits import Ask, Split, Stretch
 
 
 class HeliographSource(DataSource):
@@ -75,6 +77,8 @@ def _payload(options: ReadOptions) -> DataType | None:
 
 def wanted(options: ReadOptions, schema: StructType) -> Wanted:
     """What a task has to make of the lines."""
+    if options.archive is not None:
+        check_wanted(schema.fieldNames())
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return Wanted(arrow, options.payload_type, options.fail_on_mismatch)
 
@@ -113,7 +117,7 @@ class Reader(DataSourceReader):
         starting = Places("startingOffsets", options.starting, "first")
         ending = Places("endingOffsets", options.ending, "new")
         splits: list[InputPartition] = []
-        with Directory(options.path) as directory:
+        with whole(options) as directory:
             names = directory.among(options.channels)
             for places in (starting, ending):
                 places.check_channels(names)
@@ -123,10 +127,17 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
-        assert isinstance(partition, Split)
-        if not partition.stretches:
-            return iter(())
-        return Task(self._options.path, self._wanted, fail_on_gap=self._options.fail_on_gap).read(partition)
+        return read_split(partition, self._options, self._wanted)
+
+
+def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """In a task: rows of the log, or of the archive."""
+    if isinstance(partition, FileSplit):
+        return read_file(partition, wanted)
+    assert isinstance(partition, Split)
+    if not partition.stretches and partition.told is None:
+        return iter(())
+    return Task(options.path, wanted, fail_on_gap=options.fail_on_gap).read(partition)
 
 
 def asks(directory: Directory, names: list[str], starting: Places, ending: Places) -> list[Ask]:
