@@ -61,8 +61,11 @@ file_option: Final = click.option(
 class Jobs(HelioGroup):
     """A command for every pipeline: the built-in ones, and those of ``--file``, before or after the name."""
 
-    def __init__(self, *args: Any, make: Callable[[Pipeline], click.Command], **attributes: Any) -> None:
+    def __init__(
+        self, *args: Any, make: Callable[[Pipeline], click.Command], procedures: bool = True, **attributes: Any
+    ) -> None:
         self._make = make
+        self._procedures = procedures
         self._builtin: dict[str, click.Command] | None = None
         super().__init__(*args, **attributes)
 
@@ -72,7 +75,7 @@ class Jobs(HelioGroup):
         if self._builtin is None:
             from heliograph.spark.pipelines.finding import builtin
 
-            self._builtin = {name: self._make(one) for name, one in builtin().items()}
+            self._builtin = {name: self._make(one) for name, one in self._meant(builtin()).items()}
         return self._builtin
 
     @commands.setter
@@ -105,9 +108,12 @@ class Jobs(HelioGroup):
         from heliograph.spark.pipelines.finding import builtin, declared
 
         try:
-            return declared(files(ctx.ensure_object(Common), given))
+            return self._meant(declared(files(ctx.ensure_object(Common), given)))
         except (HeliographError, OSError):
-            return builtin()
+            return self._meant(builtin())
+
+    def _meant(self, found: dict[str, Pipeline]) -> dict[str, Pipeline]:
+        return {name: one for name, one in found.items() if self._procedures or not one.procedural}
 
 
 def _named(args: list[str]) -> list[str]:

@@ -367,6 +367,7 @@ run = Jobs(
 explain = Jobs(
     "explain",
     make=_explainer,
+    procedures=False,
     params=[click.Option(["--file", "-f", "file"], multiple=True, metavar="FILE", help="As with 'run'.")],
     help="Show how Spark would run a pipeline: its plan. Nothing is read or written.",
     epilog="helio pipeline explain large --file orders.yaml",
