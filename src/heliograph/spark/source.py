@@ -39,7 +39,8 @@ class HeliographSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there."""
-        return Reader(read_options(self.options, streaming=False), check_schema(schema))
+        options = read_options(self.options, streaming=False)
+        return (FilteringReader if options.pushdown else Reader)(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Reads what comes."""
@@ -83,33 +84,13 @@ def wanted(options: ReadOptions, schema: StructType) -> Wanted:
     return Wanted(arrow, options.payload_type, options.fail_on_mismatch)
 
 
-class _Pushed:
-    """``pushFilters``, for sessions that enable it and those that do not; only with option ``pushdown``.
-
-    Spark 4.3 keeps what was pushed down for all other queries on the same ``load()``, which then miss rows: a user must
-    say that there are none. Besides, it refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it
-    is not by default; it recognises one by this attribute. Without the setting it simply is not called.
-    """
-
-    __func__ = DataSourceReader.pushFilters
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.conditions = conditions(filters)
-        return filters  # Spark looks at each row as well
-
-
 class Reader(DataSourceReader):
     """Reads what is there now, from some offsets to others."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._wanted = wanted(options, schema)
-        self.conditions = Conditions()
-        if options.pushdown:
-            self.pushFilters = _Pushed(self)
+        self._conditions = Conditions()
 
     def partitions(self) -> list[InputPartition]:
         """What each task reads."""
@@ -122,7 +103,7 @@ class Reader(DataSourceReader):
             for places in (starting, ending):
                 places.check_channels(names)
             for ask in asks(directory, names, starting, ending):
-                splits += plan(directory, ask, self.conditions, options.split_bytes)
+                splits += plan(directory, ask, self._conditions, options.split_bytes)
         return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -138,6 +119,19 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
     if not partition.stretches and partition.told is None:
         return iter(())
     return Task(options.path, wanted, fail_on_gap=options.fail_on_gap).read(partition)
+
+
+class FilteringReader(Reader):
+    """A reader that filters choose the splits of.
+
+    Not for everybody: Spark 4.3 keeps what was pushed down for all other queries on the same ``load()``, which then
+    miss rows. And it refuses a reader with this method unless the session enables it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """What the rows are filtered by: Spark looks at each as well."""
+        self._conditions = conditions(filters)
+        return filters
 
 
 def asks(directory: Directory, names: list[str], starting: Places, ending: Places) -> list[Ask]:

@@ -108,8 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = [name for name in begin if self._options.fail_on_gap and directory.find(name) is None]
         if gone:
             raise Incomplete(
-                f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with it "
-                "once it is made again."
+                f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with "
+                "it once it is made again."
             )
 
     def _entered(

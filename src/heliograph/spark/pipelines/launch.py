@@ -22,10 +22,7 @@ def launch(
 ) -> SparkSession:
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
     with _own_signals(), _speaking_to(log):
-        spark = session(app, master=master, remote=remote, **settings)
-    if remote is None:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return spark
+        return session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
 
 
 @contextlib.contextmanager
