@@ -30,9 +30,8 @@ from heliograph.spark.columns import default_schema
 from heliograph.spark.filters import Conditions
 from heliograph.spark.options import read_options
 from heliograph.spark.rows import Wanted
-from heliograph.spark.source import Reader
+from heliograph.spark.source import FilteringReader, Reader
 from heliograph.spark.splits import Split
-
 
 KINDS: dict[str, DataType] = {
     "STRING": StringType(), "BIGINT": LongType(), "INT": IntegerType(), "BOOLEAN": BooleanType(),
@@ -102,12 +101,12 @@ def publish_every_kind(station: hg.Station, channel: str) -> int:
     publish(channel, {"n": 1})
     publish(channel, {"text": 'quotes " and \\ and \n and ,"origin":"x" and }'}, key="k")
     publish(channel, None, key="gone")
-    publish(channel, "plain text with \"quotes\"", key='a "key" \\ with escapes')
+    publish(channel, 'plain text with "quotes"', key='a "key" \\ with escapes')
     publish(channel, [1, [2, {"batch": "1/2"}]], correlation_id="c-1", subject="größe")
     publish(channel, 7, headers={"region": "north", "level": 3, "urgent": True})
     publish(channel, b"\x00\xff bytes")
     publish(channel, {"data": {"data": None}, "origin": "x", "crc": "y"}, key="ключ", headers={"a": 'es"caped'})
-    publish(channel, {"ends": "with ,\"batch\":\"1/2\""}, ttl=timedelta(hours=1))
+    publish(channel, {"ends": 'with ,"batch":"1/2"'}, ttl=timedelta(hours=1))
     publish(channel, True, subject="s", correlation_id="c", key="k", id="own-id-1")
     publish(channel, "", type="com.example.größe.v1")
     publish(channel, 1.5e300)
@@ -136,10 +135,14 @@ class CountingDisk(Disk):
         return data
 
 
-def reader(path: Path, channel: str, schema: str | None = None, **options: Any) -> Reader:
-    said = {"path": str(path), "channel": channel, "pushdown": "true", **{name: str(value) for name, value in options.items()}}
+def reader(path: Path, channel: str, schema: str | None = None, **options: Any) -> FilteringReader:
+    said = {
+        "path": str(path),
+        "channel": channel,
+        **{name: str(value) for name, value in options.items()},
+    }
     read = read_options(said, streaming=False)
-    return Reader(read, ddl(schema) if schema else default_schema(None, gaps=not read.fail_on_gap))
+    return FilteringReader(read, ddl(schema) if schema else default_schema(None, gaps=not read.fail_on_gap))
 
 
 def rows(one: Reader) -> list[dict[str, Any]]:

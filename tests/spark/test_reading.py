@@ -81,9 +81,11 @@ def test_what_others_wrote_without_a_sync_is_synced_before_it_is_read(
     real = os.fdatasync
     from heliograph.disk import SYSTEM_DISK
 
-    monkeypatch.setattr(
-        type(SYSTEM_DISK), "fdatasync", staticmethod(lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
-    )  # fmt: skip
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(type(SYSTEM_DISK), "fdatasync", staticmethod(note))
     station = opened(durability="os")
     station.publish("alerts", 1)
     assert offsets(root) == [0]
@@ -173,7 +175,9 @@ def test_what_comes_while_it_is_read_is_left_for_the_next(root: Path, opened: Op
     planned = one.partitions()
     for n in range(10_000):
         station.publish("alerts", n)
-    assert [row["offset"] for split in planned for batch in one.read(split) for row in batch.to_pylist()] == [*range(10)]
+    assert [row["offset"] for split in planned for batch in one.read(split) for row in batch.to_pylist()] == [
+        *range(10)
+    ]
 
 
 def test_ten_megabytes_in_a_message(root: Path, opened: Opener) -> None:
@@ -206,7 +210,8 @@ def test_several_channels_and_partitions(root: Path, opened: Opener) -> None:
     station.publish("a.c", 1)
     station.publish("d", 1)
     found = rows(reader(root, "a.>,d"))
-    assert {(row["channel"], row["partition"]) for row in found} == {("a.b", 0), ("a.b", 1), ("a.b", 2), ("a.c", 0), ("d", 0)}  # fmt: skip
+    places = {("a.b", 0), ("a.b", 1), ("a.b", 2), ("a.c", 0), ("d", 0)}
+    assert {(row["channel"], row["partition"]) for row in found} == places
     assert len(found) == 32
 
 

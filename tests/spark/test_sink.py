@@ -48,7 +48,9 @@ def test_every_column_has_its_place_in_the_envelope(spark: Any, root: Path) -> N
 
 
 def test_structs_bytes_and_many_rows(spark: Any, root: Path) -> None:
-    frame = spark.range(3_000).selectExpr("struct(id AS n, cast(id AS STRING) AS t) AS data", "cast(id % 50 AS STRING) AS key")
+    frame = spark.range(3_000).selectExpr(
+        "struct(id AS n, cast(id AS STRING) AS t) AS data", "cast(id % 50 AS STRING) AS key"
+    )
     save(frame, root, channel="keyed", type="com.example.n.v1", service="batch")
     found = messages(root, "keyed")
     assert sorted(message.data["n"] for message in found) == list(range(3_000))
@@ -61,7 +63,9 @@ def test_structs_bytes_and_many_rows(spark: Any, root: Path) -> None:
 
 
 def test_a_failed_task_leaves_nothing_visible(spark: Any, root: Path) -> None:
-    frame = spark.range(0, 1_000, 1, 4).selectExpr("if(id = 900, raise_error('broken row'), to_json(struct(id))) AS data")
+    frame = spark.range(0, 1_000, 1, 4).selectExpr(
+        "if(id = 900, raise_error('broken row'), to_json(struct(id))) AS data"
+    )
     with pytest.raises(Exception, match="broken row"):
         save(frame, root, channel="out")
     with hg.open(root, read_only=True) as station:

@@ -105,7 +105,8 @@ def bytes_read(root: Path, filters: list[object]) -> tuple[int, list[int]]:
     one.pushFilters(filters)
     disk = CountingDisk()
     task = Task(str(root), wanted("offset BIGINT, time TIMESTAMP"), fail_on_gap=True, disk=disk)
-    found = [row["offset"] for split in one.partitions() if split.stretches for batch in task.read(split) for row in batch.to_pylist()]  # fmt: skip
+    splits = [split for split in one.partitions() if split.stretches]
+    found = [row["offset"] for split in splits for batch in task.read(split) for row in batch.to_pylist()]
     return disk.bytes, found
 
 
@@ -147,7 +148,8 @@ def test_conditions_are_those_of_the_filters() -> None:
     )  # fmt: skip
     assert found.partitions == {2}
     assert found.offset == (5, 9)
-    assert found.time_us == (int(moment.replace(tzinfo=UTC).timestamp()) * 10**6, int(moment.replace(tzinfo=UTC).timestamp() + 1) * 10**6 - 1)  # fmt: skip
+    start = int(moment.replace(tzinfo=UTC).timestamp())
+    assert found.time_us == (start * 10**6, (start + 1) * 10**6 - 1)
 
 
 # -- how much at once -------------------------------------------------------------------------------------------------

@@ -219,6 +219,18 @@ class Audit(Section, frozen=True, kw_only=True):
     max_files: Annotated[int, Meta(ge=1, le=1_000, description="How many rotated audit files are kept.")] = 5
 
 
+class Pipelines(Section, frozen=True, kw_only=True):
+    """What ``helio pipeline`` knows besides the built-in pipelines."""
+
+    files: Annotated[
+        str,
+        Meta(
+            description="Files (.py, .yaml, .toml) and modules in which pipelines are declared, separated by commas, "
+            "relative to the current directory."
+        ),
+    ] = ""
+
+
 class Peer(Section, frozen=True, kw_only=True):
     """A station that may connect to this hub, and what it may do: nothing unless it is allowed."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from heliograph.spark.archive.together import size_of
 from heliograph.spark.directory import Directory
-from heliograph.spark.splits import Ask, size_of
+from heliograph.spark.splits import Ask
 
 
 class Allowance(NamedTuple):

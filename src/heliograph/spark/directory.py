@@ -50,6 +50,10 @@ class Directory:
         """A partition for whoever reads its bytes, who goes no further than somebody found it to be on disk."""
         return self.engine.log(channel, partition)
 
+    def offset_at(self, channel: str, partition: int, moment_us: int) -> int:
+        """The first offset that is not older than a moment."""
+        return seek.offset_at(self.log(channel, partition), moment_us, self.disk)
+
     def id_at(self, channel: str, partition: int, offset: int) -> str:
         """The id of the message at an offset; empty if there is none."""
         import msgspec

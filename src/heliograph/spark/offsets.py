@@ -16,7 +16,6 @@ import msgspec
 
 from heliograph.clock import to_us
 from heliograph.errors import ConfigError, InvalidMessage
-from heliograph.log import seek
 from heliograph.message import parse_time
 from heliograph.spark.directory import Directory
 from heliograph.station.starts import ALLOWED, moment_us
@@ -83,8 +82,7 @@ class Places:
             if int(word) < 0:
                 raise ConfigError(f"{self._option}: offset {word} is negative; offsets begin at 0")
             return int(word)
-        log = directory.log(channel, partition)
-        found = seek.offset_at(log, moment_us(directory.engine, word), directory.disk)
+        found = directory.offset_at(channel, partition, moment_us(directory.engine, word))
         return min(found, bounds.next)
 
     def _word(self, channel: str, partition: int) -> str | int:

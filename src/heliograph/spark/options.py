@@ -14,7 +14,7 @@ from heliograph.patterns import Pattern, is_pattern
 
 _READ: Final = (
     "path", "channel", "startingOffsets", "endingOffsets", "failOnGap", "payloadType", "mode", "splitBytes", "pushdown",
-    "maxBytesPerTrigger", "maxMessagesPerTrigger",
+    "maxBytesPerTrigger", "maxMessagesPerTrigger", "includeArchive",
 )  # fmt: skip
 _WRITE: Final = ("path", "channel", "type", "service")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "header", "inferschema"})
@@ -53,6 +53,7 @@ class ReadOptions(NamedTuple):
     pushdown: bool
     max_bytes: int | None
     max_messages: int | None
+    archive: str | None = None  # where the archive is that is read as well; empty: where it was made
 
 
 class WriteOptions(NamedTuple):
@@ -87,7 +88,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         _path(said), Channels(said["channel"]), said.get("startingOffsets", "first"), said.get("endingOffsets", "new"),
         _truth(said, "failOnGap", default=True), said.get("payloadType"), mode == "FAILFAST",
         _size(said, "splitBytes") or SPARK_SPLIT_BYTES, _truth(said, "pushdown", default=False),
-        _size(said, "maxBytesPerTrigger"), _count(said, "maxMessagesPerTrigger"),
+        _size(said, "maxBytesPerTrigger"), _count(said, "maxMessagesPerTrigger"), _archive(said),
     )  # fmt: skip
 
 
@@ -118,6 +119,14 @@ def _path(said: dict[str, str]) -> str:
     if not path:
         raise ConfigError("option 'path' is missing: the data directory of a station")
     return path
+
+
+def _archive(said: dict[str, str]) -> str | None:
+    """Which archive is read as well: None for none, empty for the one that the station knows."""
+    text = said.get("includeArchive", "false")
+    if text.lower() in _TRUTH:
+        return "" if _TRUTH[text.lower()] else None
+    return text.removeprefix("file://")
 
 
 def _truth(said: dict[str, str], name: str, *, default: bool) -> bool:

@@ -11,6 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from heliograph.errors import NotFound
+from heliograph.spark.archive.reading import FileSplit, check_wanted, read_file
+from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.columns import check_schema, default_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
@@ -19,7 +21,7 @@ from heliograph.spark.options import ReadOptions, read_options, write_options
 from heliograph.spark.payload import spark_type
 from heliograph.spark.reading import Task
 from heliograph.spark.rows import Wanted
-from heliograph.spark.splits import Ask, Split, Stretch, plan
+from heliograph.spark.splits import Ask, Split, Stretch
 
 
 class HeliographSource(DataSource):
@@ -37,7 +39,8 @@ class HeliographSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there."""
-        return Reader(read_options(self.options, streaming=False), check_schema(schema))
+        options = read_options(self.options, streaming=False)
+        return (FilteringReader if options.pushdown else Reader)(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Reads what comes."""
@@ -75,26 +78,10 @@ def _payload(options: ReadOptions) -> DataType | None:
 
 def wanted(options: ReadOptions, schema: StructType) -> Wanted:
     """What a task has to make of the lines."""
+    if options.archive is not None:
+        check_wanted(schema.fieldNames())
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return Wanted(arrow, options.payload_type, options.fail_on_mismatch)
-
-
-class _Pushed:
-    """``pushFilters``, for sessions that enable it and those that do not; only with option ``pushdown``.
-
-    Spark 4.3 keeps what was pushed down for all other queries on the same ``load()``, which then miss rows: a user must
-    say that there are none. Besides, it refuses a reader that defines this method unless ``spark.sql.python.filterPushdown.enabled`` is set, which it
-    is not by default; it recognises one by this attribute. Without the setting it simply is not called.
-    """
-
-    __func__ = DataSourceReader.pushFilters
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.conditions = conditions(filters)
-        return filters  # Spark looks at each row as well
 
 
 class Reader(DataSourceReader):
@@ -103,9 +90,7 @@ class Reader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._wanted = wanted(options, schema)
-        self.conditions = Conditions()
-        if options.pushdown:
-            self.pushFilters = _Pushed(self)
+        self._conditions = Conditions()
 
     def partitions(self) -> list[InputPartition]:
         """What each task reads."""
@@ -113,20 +98,40 @@ class Reader(DataSourceReader):
         starting = Places("startingOffsets", options.starting, "first")
         ending = Places("endingOffsets", options.ending, "new")
         splits: list[InputPartition] = []
-        with Directory(options.path) as directory:
+        with whole(options) as directory:
             names = directory.among(options.channels)
             for places in (starting, ending):
                 places.check_channels(names)
             for ask in asks(directory, names, starting, ending):
-                splits += plan(directory, ask, self.conditions, options.split_bytes)
+                splits += plan(directory, ask, self._conditions, options.split_bytes)
         return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
-        assert isinstance(partition, Split)
-        if not partition.stretches:
-            return iter(())
-        return Task(self._options.path, self._wanted, fail_on_gap=self._options.fail_on_gap).read(partition)
+        return read_split(partition, self._options, self._wanted)
+
+
+def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """In a task: rows of the log, or of the archive."""
+    if isinstance(partition, FileSplit):
+        return read_file(partition, wanted)
+    assert isinstance(partition, Split)
+    if not partition.stretches and partition.told is None:
+        return iter(())
+    return Task(options.path, wanted, fail_on_gap=options.fail_on_gap).read(partition)
+
+
+class FilteringReader(Reader):
+    """A reader that filters choose the splits of.
+
+    Not for everybody: Spark 4.3 keeps what was pushed down for all other queries on the same ``load()``, which then
+    miss rows. And it refuses a reader with this method unless the session enables it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """What the rows are filtered by: Spark looks at each as well."""
+        self._conditions = conditions(filters)
+        return filters
 
 
 def asks(directory: Directory, names: list[str], starting: Places, ending: Places) -> list[Ask]:

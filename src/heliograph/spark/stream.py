@@ -19,14 +19,14 @@ from pyspark.sql.types import StructType
 from heliograph.errors import Incomplete
 from heliograph.log.cursor import Missing
 from heliograph.spark.admission import Allowance, admitted
+from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.positions import ChannelPosition, Positions, Reached, from_json, to_json
-from heliograph.spark.reading import Task
-from heliograph.spark.source import wanted
-from heliograph.spark.splits import Ask, Split, Stretch, plan
+from heliograph.spark.source import read_split, wanted
+from heliograph.spark.splits import Ask, Split, Stretch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,7 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins."""
         starting = Places("startingOffsets", self._options.starting, "first")
-        with Directory(self._options.path) as directory:
+        with whole(self._options) as directory:
             names = directory.among(self._options.channels)
             starting.check_channels(names)
             found: Positions = {}
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing that comes later is read."""
-        with Directory(self._options.path) as directory:
+        with whole(self._options) as directory:
             self._target = self._ends(directory, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes."""
         begin = from_json(start)
-        with Directory(self._options.path) as directory:
+        with whole(self._options) as directory:
             self._check_there(directory, begin)
             ends = self._ends(directory, begin) if self._target is None else self._within_target(begin)
             ends = {name: self._entered(directory, name, begin.get(name), end) for name, end in ends.items()}
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the channels end now, for the query's progress."""
-        with Directory(self._options.path) as directory:
+        with whole(self._options) as directory:
             return to_json(self._ends(directory, {}))
 
     def _allowance(self, limit: ReadLimit) -> Allowance:
@@ -108,8 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = [name for name in begin if self._options.fail_on_gap and directory.find(name) is None]
         if gone:
             raise Incomplete(
-                f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with it "
-                "once it is made again."
+                f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with "
+                "it once it is made again."
             )
 
     def _entered(
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What each task of a micro-batch reads."""
         splits: list[InputPartition] = []
-        with Directory(self._options.path) as directory:
+        with whole(self._options) as directory:
             for ask, told in self._asks(directory, from_json(start), from_json(end)):
                 if told is not None:
                     splits.append(Split(ask.channel, ask.partition, ask.incarnation, (), told))
@@ -210,8 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
-        assert isinstance(partition, Split)
-        return Task(self._options.path, self._wanted, fail_on_gap=self._options.fail_on_gap).read(partition)
+        return read_split(partition, self._options, self._wanted)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint is Spark's, and retention asks nobody."""

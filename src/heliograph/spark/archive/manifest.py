@@ -18,6 +18,8 @@ FORMAT: Final = 1
 MANIFEST: Final = "_manifest.json"
 STAGED: Final = "_staged"
 OLD: Final = "_old"
+DEFAULT: Final = "archive"
+"""Where it is, below a station's directory, unless somebody says otherwise."""
 
 
 class Range(NamedTuple):

@@ -6,6 +6,7 @@ there is neither overlap nor gap, whatever is archived or deleted meanwhile.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +20,14 @@ from heliograph.errors import ConfigError, Incomplete
 from heliograph.log.cursor import Missing
 from heliograph.message import RESERVED
 from heliograph.spark.archive import manifest as manifests
-from heliograph.spark.archive.manifest import File, Life, Manifest, Range
+from heliograph.spark.archive.manifest import DEFAULT, File, Life, Manifest, Range
 from heliograph.spark.archive.writing import KEPT
 from heliograph.spark.columns import ASKED, TYPES
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Between, Conditions
 from heliograph.spark.payload import typed
 from heliograph.spark.rows import Wanted
+from heliograph.station import archived
 
 _SLACK_US: Final = 5_000_000
 
@@ -44,14 +46,22 @@ class FileSplit(InputPartition):
 class Archive:
     """What is archived of a station's channels, as it is now."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, station: Path, root: Path | None) -> None:
+        self._station = station
+        self._root = root
         self._known: dict[str, tuple[Manifest, int, Life | None]] = {}
+
+    def root(self, channel: str) -> Path:
+        """Where a channel is archived: there, or else where the archive pipeline put it."""
+        if self._root is not None:
+            return self._root
+        found = archived.load(self._station, channel)
+        return self._station / DEFAULT if found is None else Path(found.archive)
 
     def _of(self, directory: Directory, channel: str) -> tuple[Manifest, int, Life | None]:
         """The manifest of a channel, and the life in it that the log goes on with."""
         if channel not in self._known:
-            manifest = manifests.load(self.root, channel)
+            manifest = manifests.load(self.root(channel), channel)
             file = directory.find(channel)
 
             def id_at(partition: int, offset: int) -> str:
@@ -77,12 +87,14 @@ class Archive:
             return [], []
         low = max(asked.first, conditions.offset.low)
         high = min(asked.next, conditions.offset.high + 1)
+        root = self.root(channel)
         found: list[FileSplit] = []
         for file in manifest.files:
             range = file.ranges.get(partition)
-            if file.life == number and range is not None and max(low, range.first) < min(high, range.next):
-                if _fits(file, conditions.time_us):
-                    found.append(FileSplit(str(self.root), channel, file, {partition: Range(low, high)}))
+            if file.life != number or range is None or max(low, range.first) >= min(high, range.next):
+                continue
+            if _fits(file, conditions.time_us):
+                found.append(FileSplit(str(root), channel, file, {partition: Range(low, high)}))
         holes = [
             Missing(max(low, hole.range.first), min(high, hole.range.next), hole.reason)
             for hole in manifest.holes
@@ -95,7 +107,7 @@ class Archive:
         """Pieces of a stretch in order, and how many bytes each has, about: cut where files begin."""
         found, _ = self.splits(directory, channel, partition, asked, Conditions())
         cuts = sorted({asked.first, asked.next, *(max(asked.first, one.file.ranges[partition].first) for one in found)})
-        pieces = [Range(*pair) for pair in zip(cuts, cuts[1:], strict=False)]
+        pieces = [Range(*pair) for pair in itertools.pairwise(cuts)]
         sizes = {piece.first: 0 for piece in pieces}
         for one in found:
             sizes[max(asked.first, one.file.ranges[partition].first)] += one.file.bytes
@@ -104,9 +116,7 @@ class Archive:
     def offset_at(self, directory: Directory, channel: str, partition: int, moment_us: int) -> int | None:
         """The first archived offset that is not older; None if all are."""
         covered = self.covered(directory, channel, partition)
-        found, _ = self.splits(
-            directory, channel, partition, covered, Conditions(time_us=Between(low=moment_us))
-        )
+        found, _ = self.splits(directory, channel, partition, covered, Conditions(time_us=Between(low=moment_us)))
         best: int | None = None
         for split in sorted(found, key=lambda one: one.file.ranges[partition].first):
             if best is not None and split.file.ranges[partition].first >= best:

@@ -102,38 +102,37 @@ def step(spark: SparkSession, path: Path, root: Path, channels: Channels, step_b
     """Archive what is new, about ``step_bytes`` of it. The caller holds the archive."""
     with Directory(str(path)) as directory:
         planned = plan(directory, root, channels, step_bytes)
-        told = _write(spark, path, root, planned, file_bytes)
+        options = asked(path, planned, file_bytes)
+        told = [] if options is None else write(spark, options, root, file_bytes)
         done = Done(0, 0, 0, 0, [])
         for one in planned:
             done = _plus(done, _commit(directory, root, one, told))
     return done
 
 
-def _write(spark: SparkSession, path: Path, root: Path, planned: list[Planned], file_bytes: int) -> list[Any]:
-    """Have tasks write the files; what they tell."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
+def asked(path: Path, planned: list[Planned], file_bytes: int) -> dict[str, str] | None:
+    """The options with which the source reads what a step takes; None if there is nothing."""
     wanted = {
         one.manifest.channel: {str(number): range for number, range in one.ranges.items()}
         for one in planned
         if any(range.first < range.next for range in one.ranges.values())
     }
     if not wanted:
-        return []
+        return None
     starts, ends = ({name: {n: r[at] for n, r in parts.items()} for name, parts in wanted.items()} for at in (0, 1))
-    rows = (
-        spark.read.format("heliograph")
-        .option("path", str(path))
-        .option("channel", ",".join(wanted))
-        .option("startingOffsets", msgspec.json.encode(starts).decode())
-        .option("endingOffsets", msgspec.json.encode(ends).decode())
-        .option("failOnGap", "false")
-        .option("splitBytes", str(2 * file_bytes))
-        .load()
-    )
-    told: pa.Schema = to_arrow_schema(StructType.fromDDL(TOLD))
+    return {
+        "path": str(path), "channel": ",".join(wanted), "startingOffsets": msgspec.json.encode(starts).decode(),
+        "endingOffsets": msgspec.json.encode(ends).decode(), "failOnGap": "false", "splitBytes": str(2 * file_bytes),
+    }  # fmt: skip
+
+
+def write(spark: SparkSession, options: dict[str, str], root: Path, file_bytes: int) -> list[Any]:
+    """Have tasks write the files; what they tell."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    told = to_arrow_schema(StructType.fromDDL(TOLD))
+    rows = spark.read.format("heliograph").options(**options).load()
     return list(rows.mapInArrow(Writing(str(root), file_bytes, told), TOLD).collect())
 
 

@@ -162,7 +162,7 @@ def checked(one: Pipeline) -> Pipeline:
     check_trigger(one.trigger)
     if one.output.kind in {"channel", *FILES} and not one.output.to:
         raise ConfigError(f"pipeline '{one.name}': output {one.output.kind} goes nowhere; say to: where")
-    if one.output.kind == "table" and one.trigger != BATCH:
+    if one.output.kind == "table" and one.trigger != BATCH and not one.procedural:
         raise ConfigError(
             f"pipeline '{one.name}': a table is printed when all is read, so its trigger is '{BATCH}'. A stream "
             "writes to a channel, parquet, delta or console"

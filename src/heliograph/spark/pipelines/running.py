@@ -11,11 +11,11 @@ import msgspec
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.pipelines import outputs, state
 from heliograph.spark.pipelines.declared import BATCH, FILES, Output, Pipeline, check_trigger
+from heliograph.spark.pipelines.launch import launch
 from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import Show
 from heliograph.spark.pipelines.progress import Counter
 from heliograph.spark.pipelines.run import Progress, Result, Run
-from heliograph.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,8 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     output: Output | None = None
     checkpoint: str | None = None
     reset: bool = False
+    verbose: bool = False
+    """Whether what Java says is shown; otherwise it is in the pipeline's ``spark.log``."""
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +122,7 @@ class _Running:
             self._listener.progress(progress)
 
         life = self._belongs(place, checkpoint)
-        spark = self._session()
+        spark = self._session(place)
         teller.tell(state="running")
         run = Run(spark, self._path, place, self._pipeline, trigger=self._trigger, stopping=stopping, tell=tell)
         if self._pipeline.procedural:
@@ -149,12 +151,42 @@ class _Running:
             return Result(tables)
         return Result({}, outputs.write(run, tables, self._output))
 
-    def _session(self) -> SparkSession:
-        how = self._how
-        return session(f"heliograph {self._pipeline.name}", master=how.master, remote=how.remote, **how.settings)
+    def _session(self, place: Path) -> SparkSession:
+        return launched(self._pipeline, self._how, place)
 
     def _show(self) -> Show | None:
         return None if self._how.remote else self._listener.show
+
+
+def launched(pipeline: Pipeline, how: How, place: Path) -> SparkSession:
+    """The session that a pipeline runs in."""
+    return launch(
+        f"heliograph {pipeline.name}", master=how.master, remote=how.remote, settings=how.settings,
+        log=None if how.verbose or how.remote else place / "spark.log",
+    )  # fmt: skip
+
+
+def explain(pipeline: Pipeline, options: Mapping[str, Any], path: Path, how: How) -> dict[str, str]:
+    """Spark's plan for each table that a pipeline makes; nothing is read or written."""
+    import contextlib
+    import io
+
+    if pipeline.procedural:
+        raise ConfigError(f"pipeline '{pipeline.name}' is a procedure: it has no plan that could be shown")
+    chosen = {**pipeline.defaults(), **options}
+    place = state.folder(path.resolve(), pipeline.name)
+    place.mkdir(parents=True, exist_ok=True)
+    spark = launched(pipeline, how, place)
+    try:
+        run = Run(spark, path.resolve(), place, pipeline, trigger=BATCH)
+        plans: dict[str, str] = {}
+        for name, table in called(run, chosen, streaming=False).items():
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                table.explain(mode="formatted")
+            plans[name] = said.getvalue().strip()
+    except Exception as error:
+        raise explained(error) from error
+    return plans
 
 
 def called(run: Run, options: Mapping[str, Any], *, streaming: bool) -> dict[str, Any]:
