@@ -1,4 +1,4 @@
-"""``helio pipeline``: list, show, run, explain, status, stop."""
+"""``helio pipeline``: list, show, run, explain, status, stop, report."""
 
 from __future__ import annotations
 
@@ -311,6 +311,22 @@ def _show_batch(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     sys.stdout.flush()
 
 
+@command(
+    "report", examples="helio pipeline report -o report.html\nhelio pipeline report -o today.html --start -1d --title Shop"
+)
+@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="The file to write.")
+@click.option("--channel", metavar="CHANNEL", default=">", help="Only these: one, several (a,b) or a pattern.")
+@click.option("--start", metavar="WHERE", default="first", help="Where to begin: first, a time or an age such as -1d.")
+@click.option("--title", metavar="TEXT", help="What stands at the top.")
+@click.pass_context
+def report(ctx: click.Context, **given: Any) -> Any:
+    """Write an HTML report of a station: messages, latency, channels, dead letters, payload types.
+
+    The same as 'helio pipeline run report', which takes options for Spark as well.
+    """
+    return ctx.invoke(run.commands["report"], **given)
+
+
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
@@ -372,5 +388,5 @@ explain = Jobs(
     help="Show how Spark would run a pipeline: its plan. Nothing is read or written.",
     epilog="helio pipeline explain large --file orders.yaml",
 )
-for _command in (list_, show, run, status, stop, explain):
+for _command in (list_, show, run, status, stop, explain, report):
     pipeline.add_command(_command)

@@ -64,12 +64,8 @@ def test_errors_that_differ_in_numbers_ids_and_paths_are_one(spark: Any) -> None
 
 def test_letters_are_clustered_by_error_type_and_subscription(spark: Any, root: Path) -> None:
     result = run(triage, {}, root)
-    found = Counter(
-        {
-            (one["subscription"], one["kind"], one["type"], one["pattern"]): one["letters"]
-            for one in result.tables["clusters"]
-        }
-    )
+    names = ("subscription", "kind", "type", "pattern")
+    found = {tuple(one[name] for name in names): one["letters"] for one in result.tables["clusters"]}
     reach, file = "Reject: cannot reach <address> after <n> s", "Reject: no file <path> for <id>"
     orders = {
         (subscription, kind, f"com.example.order.v{version}", error): 5

@@ -15,21 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 from heliograph.spark.pipelines import Input, Option, Output, pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 TYPE: Final = "heliograph.rollup.v1"
 """What is published about messages is none of those that are counted."""
 HERE: Final = "here"
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "channel STRING, time TIMESTAMP, type STRING, origin STRING, data STRING, bytes BINARY, appended TIMESTAMP"
 )
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 OPTIONS: Final = (
-    Option("channel", "Count only these: one, several (a,b) or a pattern.", kind="channel", default=">"),
-    Option("start", "Where to begin: first, new, a time or an age such as -1h.", default="first"),
-    Option("every", "How long a window is.", kind="duration", default=60.0),
-    Option("late", "How late a message may be to be counted by a stream.", kind="duration", default=120.0),
+    Option(
+        "channel", "Count only these: one, several (a,b) or a pattern.  [default: all]", kind="channel", default=">"
+    ),
+    Option("start", "Where to begin: first, new, a time or an age such as -1h.  [default: first]", default="first"),
+    Option("every", "How long a window is.  [default: 1m]", kind="duration", default=60.0),
+    Option(
+        "late", "How late a message may be to be counted by a stream.  [default: 2m]", kind="duration", default=120.0
+    ),
     Option("also", "Directory of another station on the way; may be repeated.", kind="path", several=True),
 )
 
@@ -37,9 +41,9 @@ OPTIONS: Final = (
 def inputs(channel: str, start: str, also: tuple[str, ...], **_: Any) -> dict[str, Input]:
     """This station's messages, and those of the others, by where they are."""
     options = {"startingOffsets": start}
-    found = {"messages": Input(channel, options, _COLUMNS)}
+    found = {"messages": Input(channel, options, COLUMNS)}
     for number, directory in enumerate(also):
-        found[f"also_{number}"] = Input(channel, options, _COLUMNS, directory)
+        found[f"also_{number}"] = Input(channel, options, COLUMNS, directory)
     return found
 
 
@@ -107,25 +111,34 @@ def counted(messages: DataFrame, every_s: float, late_s: float) -> DataFrame:
     """The figures of messages with column ``station``."""
     from pyspark.sql import functions as F
 
-    latency = (F.unix_micros("appended") - F.unix_micros("time")) / 1000
     windows = (
-        messages.where(F.col("type") != TYPE)
-        .withColumn("latency", latency)
-        .withColumn("origin", F.regexp_replace("origin", r"\.[^.]*$", ""))
+        prepared(messages)
         .withWatermark("time", f"{round(late_s * 1000)} milliseconds")
         .groupBy(F.window("time", f"{round(every_s * 1000)} milliseconds"), "station", "channel", "origin", "type")
     )
-    found = windows.agg(
+    found = windows.agg(*figures())
+    return found.select(F.col("window.start").alias("minute"), *found.columns[1:])
+
+
+def prepared(messages: DataFrame) -> DataFrame:
+    """Those messages that count, with their latency, and of their origin the station."""
+    from pyspark.sql import functions as F
+
+    latency = (F.unix_micros("appended") - F.unix_micros("time")) / 1000
+    origin = F.regexp_replace("origin", r"\.[^.]*$", "")
+    return messages.where(F.col("type") != TYPE).withColumns({"latency": latency, "origin": origin})
+
+
+def figures() -> list[Column]:
+    """What is told of some messages."""
+    from pyspark.sql import functions as F
+
+    size = F.coalesce(F.octet_length("data"), F.lit(0)) + F.coalesce(F.octet_length("bytes"), F.lit(0))
+    percentiles = {name: F.percentile_approx("latency", share, 1000) for name, share in _PERCENTILES.items()}
+    return [
         F.count("*").alias("messages"),
-        F.sum(F.coalesce(F.octet_length("data"), F.lit(0)) + F.coalesce(F.octet_length("bytes"), F.lit(0)))
-        .cast("bigint")
-        .alias("bytes"),
+        F.sum(size).cast("bigint").alias("bytes"),
         F.count("latency").alias("measured"),
-        *(F.percentile_approx("latency", share, 1000).alias(name) for name, share in _PERCENTILES.items()),
-        F.max("latency").alias("max"),
-    )
-    shown = [F.round(name, 3).alias(f"latency_{name}_ms") for name in (*_PERCENTILES, "max")]
-    return found.select(
-        F.col("window.start").alias("minute"), "station", "channel", "origin", "type", "messages", "bytes", "measured",
-        *shown,
-    )  # fmt: skip
+        *(F.round(one, 3).alias(f"latency_{name}_ms") for name, one in percentiles.items()),
+        F.round(F.max("latency"), 3).alias("latency_max_ms"),
+    ]
