@@ -3,9 +3,9 @@
     helio pipeline run paid --file examples/orders_and_payments.py
 
 An order waits for its payment, and a payment for its order, until ``--patience`` has passed in both streams. A pair
-becomes a message in ``orders.paid``. What finds no partner becomes a dead letter of its own channel, with the original in
-it: ``helio dead list`` shows it, and ``helio dead replay`` gives it another chance. Every message has one of the
-two outcomes, once, whatever is killed when: Spark's state and the channel move together.
+becomes a message in ``orders.paid``. What finds no partner becomes a dead letter of its own channel, with the original
+in it: ``helio dead list`` shows it, and ``helio dead replay`` gives it another chance. Every message has one of the two
+outcomes, once, whatever is killed when: Spark's state and the channel move together.
 
 Time is that of the messages. So nothing is given up while nothing new comes: it takes a later order *and* a later
 payment to know that the time is over.

@@ -311,9 +311,7 @@ def _show_batch(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     sys.stdout.flush()
 
 
-@command(
-    "report", examples="helio pipeline report -o report.html\nhelio pipeline report -o today.html --start -1d --title Shop"
-)
+@command("report", examples="helio pipeline report -o report.html\nhelio pipeline report -o today.html --start -1d")
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="The file to write.")
 @click.option("--channel", metavar="CHANNEL", default=">", help="Only these: one, several (a,b) or a pattern.")
 @click.option("--start", metavar="WHERE", default="first", help="Where to begin: first, a time or an age such as -1d.")

@@ -1,7 +1,7 @@
 """The fields of JSON payloads: what is there, counted by the tasks, and what a schema says should be there.
 
-Paths are written as in ``helio types diff``: ``$`` is the payload, ``$.limits.cpu`` a field, ``$.tags[]`` the members of
-a list. An object with very many names is one whose names are data: ``$.readings.*``.
+Paths are written as in ``helio types diff``: ``$`` is the payload, ``$.limits.cpu`` a field, ``$.tags[]`` the members
+of a list. An object with very many names is one whose names are data: ``$.readings.*``.
 """
 
 from __future__ import annotations
