@@ -76,11 +76,11 @@ def test_rows_from_the_archive_are_those_of_the_log(opened: Opener, root: Path) 
 
 
 def test_each_day_has_a_directory_by_utc(opened: Opener, root: Path) -> None:
+    times = [datetime(2026, 11, 1, 23, 59), datetime(2026, 11, 2), datetime(2026, 11, 1), datetime(2026, 11, 2)]
     batch = pa.table({
         "channel": ["a"] * 4, **{field.name: pa.nulls(4, field.type) for field in KEPT},
         "partition": pa.array([0, 0, 0, 1], pa.int32()), "offset": [7, 8, 9, 3],
-        "time": pa.array([datetime(2026, 11, 1, 23, 59), datetime(2026, 11, 2), datetime(2026, 11, 1), datetime(2026, 11, 2)],
-                         pa.timestamp("us")).cast(pa.timestamp("us", "America/St_Johns")),
+        "time": pa.array(times, pa.timestamp("us")).cast(pa.timestamp("us", "America/St_Johns")),
         "gap": pa.nulls(4, pa.struct([("next", pa.int64()), ("reason", pa.string())])),
     })  # fmt: skip
     told = [row for one in Writing(str(root), 1 << 30, TOLD)(iter(batch.to_batches())) for row in one.to_pylist()]
@@ -89,7 +89,9 @@ def test_each_day_has_a_directory_by_utc(opened: Opener, root: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_file_is_finished_when_it_is_large_enough(opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_finished_when_it_is_large_enough(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "_GROUP_ROWS", 10)
     with filled(opened, 100, partitions=1):
         archive(root, file_bytes=1)
@@ -254,8 +256,12 @@ def test_a_death_at_any_moment_leaves_every_message_archived_once(
         archive(root)
     assert deaths >= 3
     assert sum(file.rows for file in manifests.load(root / "archive", "orders").files) == 40 + (fatal + 1) * 10
-    table = ds.dataset(root / "archive", format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
-    assert table.num_rows == len(set(map(tuple, zip(*table.to_pydict().values(), strict=True)))) == 40 + (fatal + 1) * 10
+    table = ds.dataset(root / "archive", format="parquet", partitioning="hive").to_table(
+        columns=["partition", "offset"]
+    )
+    assert (
+        table.num_rows == len(set(map(tuple, zip(*table.to_pydict().values(), strict=True)))) == 40 + (fatal + 1) * 10
+    )
 
 
 def test_sigkill_at_random_moments_neither_loses_nor_doubles_a_message(root: Path) -> None:
