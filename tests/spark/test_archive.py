@@ -32,6 +32,7 @@ from tests.spark.archiving import TOLD, archive, places, whole, write_here
 from tests.spark.reading_back import publish_every_kind, reader, rows
 
 HERE = Path(__file__).parent
+DRIVERS = 8
 SMALL: dict[str, Any] = {"segment_bytes": 4096}
 
 
@@ -296,6 +297,33 @@ def _kill_again_and_again(root: Path, rounds: int) -> None:
     files = manifests.load(root / "archive", "orders").files
     assert sum(file.rows for file in files) == count
     assert len(list((root / "archive").glob("channel=orders/date=*/*.parquet"))) == len(files)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3_000)
+def test_sigkill_of_the_driver_and_its_workers(root: Path) -> None:
+    """As above, with Spark: driver, Java and workers are one process group, which is killed as a whole."""
+    chance = random.Random(11)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "heliograph.cli", "-d", str(root), "pipeline", "run", "archive"]
+    command += ["--trigger", "100ms", "--step-bytes", "8KiB", "--master", "local[2]"]
+    count = 0
+    with hg.open(root, name="host1", **SMALL) as station:
+        station.create_channel("orders", partitions=2)
+        for _ in range(DRIVERS):
+            station.publish_many("orders", [{"n": count + at, "text": "x" * 50} for at in range(400)])
+            count += 400
+            child = subprocess.Popen(
+                command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+            )
+            assert child.stderr is not None
+            assert child.stderr.readline().startswith("archive: ")
+            time.sleep(chance.uniform(0.0, 3.0))
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            assert numbers(whole(root, "orders")) == list(range(count))
+    archive(root)
+    assert sum(file.rows for file in manifests.load(root / "archive", "orders").files) == count
 
 
 def test_one_at_a_time_changes_an_archive(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def large(orders: Any, above: int) -> Any:
     return orders.where(f"CAST(get_json_object(data, '$.total') AS INT) >= {above}").select("key", "data")
 
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "pipelines"
 SQL = """
 name: totals
 help: What there is.
@@ -282,3 +283,22 @@ def test_a_procedure_gets_a_run_and_its_options(data: Path, in_spark: Any) -> No
     with pytest.raises(ConfigError, match="needs option 'n'"):
         run(mine, {}, data)
     assert isinstance(mine, Pipeline)
+
+
+def test_the_examples_run(root: Path, opened: Opener, in_spark: Any) -> None:
+    with opened() as station:
+        for n, total in enumerate((1200.0, 80.0, 2500.0, -30.0)):
+            station.publish("orders", {"item": f"i{n % 2}", "total": total}, key=f"customer-{n % 3}")
+    files = [str(EXAMPLES / "orders.py"), str(EXAMPLES / "orders.yaml")]
+    found = rows_of(run(find("large", files), {"above": 1000.0}, root).tables["large"], 10)
+    assert [(row["customer"], row["total"]) for row in found.rows] == [("customer-2", 2500.0), ("customer-0", 1200.0)]
+    customers = find("customers", files)
+    assert customers.defaults() == {"least": 0}
+    orders = in_spark.read.format("heliograph").option("path", str(root)).option("channel", "orders")
+    typed = orders.schema("time TIMESTAMP, key STRING, data STRUCT<item: STRING, total: DOUBLE>").load()
+    best = customers.function(orders=typed, least=1000).collect()
+    assert [(row.customer, row.orders) for row in best] == [("customer-2", 1), ("customer-0", 2)]
+    sums = [msgspec.json.decode(row.data) for row in find("sales", files).function(orders=typed).collect()]
+    assert sorted((one["item"], one["orders"], one["total"]) for one in sums) == [("i0", 2, 3700.0), ("i1", 2, 50.0)]
+    refunds = find("refunds", files).function(orders=orders.load())
+    assert [msgspec.json.decode(row.data)["total"] for row in refunds.collect()] == [-30.0]
