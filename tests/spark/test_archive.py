@@ -32,6 +32,7 @@ from tests.spark.archiving import TOLD, archive, places, whole, write_here
 from tests.spark.reading_back import publish_every_kind, reader, rows
 
 HERE = Path(__file__).parent
+DRIVERS = 8
 SMALL: dict[str, Any] = {"segment_bytes": 4096}
 
 
@@ -76,11 +77,11 @@ def test_rows_from_the_archive_are_those_of_the_log(opened: Opener, root: Path) 
 
 
 def test_each_day_has_a_directory_by_utc(opened: Opener, root: Path) -> None:
+    times = [datetime(2026, 11, 1, 23, 59), datetime(2026, 11, 2), datetime(2026, 11, 1), datetime(2026, 11, 2)]
     batch = pa.table({
         "channel": ["a"] * 4, **{field.name: pa.nulls(4, field.type) for field in KEPT},
         "partition": pa.array([0, 0, 0, 1], pa.int32()), "offset": [7, 8, 9, 3],
-        "time": pa.array([datetime(2026, 11, 1, 23, 59), datetime(2026, 11, 2), datetime(2026, 11, 1), datetime(2026, 11, 2)],
-                         pa.timestamp("us")).cast(pa.timestamp("us", "America/St_Johns")),
+        "time": pa.array(times, pa.timestamp("us")).cast(pa.timestamp("us", "America/St_Johns")),
         "gap": pa.nulls(4, pa.struct([("next", pa.int64()), ("reason", pa.string())])),
     })  # fmt: skip
     told = [row for one in Writing(str(root), 1 << 30, TOLD)(iter(batch.to_batches())) for row in one.to_pylist()]
@@ -89,7 +90,9 @@ def test_each_day_has_a_directory_by_utc(opened: Opener, root: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_file_is_finished_when_it_is_large_enough(opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_finished_when_it_is_large_enough(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "_GROUP_ROWS", 10)
     with filled(opened, 100, partitions=1):
         archive(root, file_bytes=1)
@@ -254,8 +257,12 @@ def test_a_death_at_any_moment_leaves_every_message_archived_once(
         archive(root)
     assert deaths >= 3
     assert sum(file.rows for file in manifests.load(root / "archive", "orders").files) == 40 + (fatal + 1) * 10
-    table = ds.dataset(root / "archive", format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
-    assert table.num_rows == len(set(map(tuple, zip(*table.to_pydict().values(), strict=True)))) == 40 + (fatal + 1) * 10
+    table = ds.dataset(root / "archive", format="parquet", partitioning="hive").to_table(
+        columns=["partition", "offset"]
+    )
+    assert (
+        table.num_rows == len(set(map(tuple, zip(*table.to_pydict().values(), strict=True)))) == 40 + (fatal + 1) * 10
+    )
 
 
 def test_sigkill_at_random_moments_neither_loses_nor_doubles_a_message(root: Path) -> None:
@@ -290,6 +297,33 @@ def _kill_again_and_again(root: Path, rounds: int) -> None:
     files = manifests.load(root / "archive", "orders").files
     assert sum(file.rows for file in files) == count
     assert len(list((root / "archive").glob("channel=orders/date=*/*.parquet"))) == len(files)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3_000)
+def test_sigkill_of_the_driver_and_its_workers(root: Path) -> None:
+    """As above, with Spark: driver, Java and workers are one process group, which is killed as a whole."""
+    chance = random.Random(11)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "heliograph.cli", "-d", str(root), "pipeline", "run", "archive"]
+    command += ["--trigger", "100ms", "--step-bytes", "8KiB", "--master", "local[2]"]
+    count = 0
+    with hg.open(root, name="host1", **SMALL) as station:
+        station.create_channel("orders", partitions=2)
+        for _ in range(DRIVERS):
+            station.publish_many("orders", [{"n": count + at, "text": "x" * 50} for at in range(400)])
+            count += 400
+            child = subprocess.Popen(
+                command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+            )
+            assert child.stderr is not None
+            assert child.stderr.readline().startswith("archive: ")
+            time.sleep(chance.uniform(0.0, 3.0))
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            assert numbers(whole(root, "orders")) == list(range(count))
+    archive(root)
+    assert sum(file.rows for file in manifests.load(root / "archive", "orders").files) == count
 
 
 def test_one_at_a_time_changes_an_archive(tmp_path: Path) -> None:

@@ -26,17 +26,20 @@ class Merged(NamedTuple):
 
 
 def groups(files: Sequence[File], file_bytes: int) -> Iterator[list[File]]:
-    """Which files become one: neighbours of the same life and date that are small, at most ``file_bytes`` together.
+    """Which files become one: those of the same life and date that are small, at most ``file_bytes`` together.
+
+    One that has half of that already stays as it is: it would be written again and again for the sake of a few rows.
 
     >>> def file(name, size): return File(
     ...     name=name, date="2026-11-16", life=0, rows=1, bytes=size, times_us=(0, 0), ranges={0: Range(0, 1)})
     >>> found = groups([file("a", 10), file("b", 20), file("c", 90), file("d", 5), file("e", 80)], 100)
     >>> [[one.name for one in group] for group in found]
-    [['a', 'b'], ['d', 'e']]
+    [['a', 'b', 'd']]
     """
     by_day: dict[tuple[int, str], list[File]] = {}
     for file in sorted(files, key=lambda one: (one.life, one.date, min(one.ranges.items()))):
-        by_day.setdefault((file.life, file.date), []).append(file)
+        if file.bytes < file_bytes / 2:
+            by_day.setdefault((file.life, file.date), []).append(file)
     for day in by_day.values():
         group: list[File] = []
         for file in day:
