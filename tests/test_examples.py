@@ -59,6 +59,7 @@ def test_no_example_is_untested() -> None:
     assert scripts == {
         *PRINTED, "demo.py", "two-hosts/run", "federation/topologies.py",
         "pipelines/orders.py",  # tests/spark/test_pipelines.py
+        "pipelines/orders_and_payments.py",  # tests/spark/jobs/test_join_example.py
     }  # fmt: skip
 
 

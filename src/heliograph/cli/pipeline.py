@@ -317,7 +317,7 @@ def _show_batch(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 @click.option("--start", metavar="WHERE", default="first", help="Where to begin: first, a time or an age such as -1d.")
 @click.option("--title", metavar="TEXT", help="What stands at the top.")
 @click.pass_context
-def report(ctx: click.Context, **given: Any) -> Any:
+def report(ctx: click.Context, /, **given: Any) -> Any:
     """Write an HTML report of a station: messages, latency, channels, dead letters, payload types.
 
     The same as 'helio pipeline run report', which takes options for Spark as well.

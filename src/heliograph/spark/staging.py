@@ -20,9 +20,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.limits import SPARK_APPEND_BYTES
-from heliograph.names import check_publishable
+from heliograph.names import DEAD_LETTER, check_name, check_publishable
 from heliograph.spark.bodies import Encoder, content, partitions_of
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
@@ -47,6 +48,12 @@ class Section(msgspec.Struct, frozen=True):
 def folder(root: Path, query: str, batch: str) -> Path:
     """Where the tasks of a batch lay their messages aside."""
     return root / FOLDER / STAGED / query / batch
+
+
+def _letters(rows: pa.Table, kind: str | None) -> bool:
+    """Whether all rows are dead letters: a pipeline may give messages up, too."""
+    kinds = pc.unique(rows["type"]).to_pylist() if "type" in rows.column_names else [None]
+    return {one or kind for one in kinds} == {DEAD_LETTER_TYPE}
 
 
 class Stage:
@@ -90,9 +97,12 @@ class Stage:
         names = pc.coalesce(rows["channel"], pa.scalar(self._options.channel, pa.string()))
         for name in pc.unique(names).to_pylist():
             fits = pc.is_null(names) if name is None else pc.equal(names, name)
-            self._write_channel(check_publishable(name), rows.filter(pc.fill_null(fits, False)))
+            self._write_channel(check_name(name), rows.filter(pc.fill_null(fits, False)))
 
     def _write_channel(self, channel: str, rows: pa.Table) -> None:
+        if channel.endswith(DEAD_LETTER) and _letters(rows, self._options.type):
+            self._write_part(channel, 0, rows)  # where all who look for them look
+            return
         check_publishable(channel)
         count = self._partitions(channel)
         self._turn += 1

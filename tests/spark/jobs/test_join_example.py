@@ -1,4 +1,4 @@
-"""examples/orders_and_payments.py: a pair, or a dead letter for each that has no partner."""
+"""examples/pipelines/orders_and_payments.py: a pair, or a dead letter for each that has no partner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.admin import dead
 from heliograph.spark.pipelines.finding import in_file
 from heliograph.spark.pipelines.running import How, run
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "orders_and_payments.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "orders_and_payments.py"
 START = datetime(2026, 11, 15, 20, 30, tzinfo=UTC)
 
 

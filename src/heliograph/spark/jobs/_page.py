@@ -21,7 +21,8 @@ _STYLE: Final = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1040px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 26px; margin: 0; } h2 { font-size: 18px; margin: 36px 0 4px; } h3 { font-size: 15px; margin: 20px 0 6px; }
+h1 { font-size: 26px; margin: 0; } h2 { font-size: 18px; margin: 36px 0 4px; }
+h3 { font-size: 15px; margin: 20px 0 6px; }
 h3 small { font-weight: 400; color: var(--dim); }
 p { margin: 4px 0 10px; } .dim, .note { color: var(--dim); } .note { font-size: 13.5px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0 0; }
@@ -35,12 +36,14 @@ svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th { text-align: left; font-weight: 600; color: var(--dim); white-space: nowrap; }
 th, td { padding: 6px 10px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-tr:last-child td { border-bottom: 0; } .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr:last-child td { border-bottom: 0; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font: 12.5px/1.5 ui-monospace, monospace; overflow-wrap: anywhere; } .bad { color: var(--bad); }
 .share { position: relative; display: inline-block; width: 90px; height: 18px; background: var(--line);
   border-radius: 4px; overflow: hidden; }
 .share i { position: absolute; inset: 0 auto 0 0; background: var(--c0); opacity: .45; }
-.share b { position: relative; display: block; font-size: 12px; line-height: 18px; font-weight: 500; padding-left: 6px; }
+.share b { position: relative; display: block; font-size: 12px; line-height: 18px; font-weight: 500;
+  padding-left: 6px; }
 .when { color: var(--c0); letter-spacing: -.5px; white-space: nowrap; }
 footer { margin-top: 40px; color: var(--dim); font-size: 13px; }
 """ + "".join(
@@ -195,8 +198,8 @@ def _letters(found: Figures) -> str:
     ]
     return (
         "<h2>Dead letters</h2><p class=note>Errors that differ only in numbers, ids, times and paths are one. "
-        "<code>helio pipeline run triage --redrive --where \"cluster = '…'\"</code> publishes the originals of one kind "
-        f'again.</p><div class="card">{table(columns, found.clusters)}</div>'
+        "<code>helio pipeline run triage --redrive --where \"cluster = '…'\"</code> publishes the originals of one "
+        f'kind again.</p><div class="card">{table(columns, found.clusters)}</div>'
     )
 
 
@@ -250,7 +253,8 @@ def _type(
         Column("most frequent", lambda row: f'<span class="dim">{escape(row["top"])}</span>'),
     ]
     count = next((row["values"] for row in rows if row["field"] == "$"), 0)
+    shown = [row for row in rows if row["field"] != "$" or len(rows) == 1]
     return (
         f"<h3>{escape(key[1])} <small>in {escape(key[0])}, {count:,} messages</small></h3>"
-        f'<div class="card">{table(columns, [*[row for row in rows if row["field"] != "$" or len(rows) == 1], *gone])}</div>'
+        f'<div class="card">{table(columns, [*shown, *gone])}</div>'
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.admin import dead
+from heliograph.admin.letters import original_channel
 from heliograph.errors import ConfigError
 from heliograph.names import DEAD_LETTER
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
@@ -73,7 +74,7 @@ def triage(run: Run, channel: tuple[str, ...], where: str | None, redrive: bool,
         raise ConfigError("--to-all and --dry-run say how to redrive; add --redrive")
     if redrive and where is None and not channel:
         raise ConfigError("redrive which letters? Say --where or --channel; --where true means all")
-    names = [f"{dead.original_channel(name)}{DEAD_LETTER}" for name in channel] or dead_channels(run.path)
+    names = [f"{original_channel(name)}{DEAD_LETTER}" for name in channel] or dead_channels(run.path)
     if not names:
         return Result({"clusters": []}, {"letters": 0})
     found = letters(run.read(Input(",".join(names), {"failOnGap": "false"}, _COLUMNS)))

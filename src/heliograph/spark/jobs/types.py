@@ -26,7 +26,7 @@ class Found(NamedTuple):
     top: list[tuple[str, int]]
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many values there are."""
         return sum(self.kinds.values())
 
@@ -38,9 +38,7 @@ Payloads = dict[tuple[str, str], dict[str, Found]]
 @procedure(
     "types",
     options=(
-        Option(
-            "channel", "Look only here: one, several (a,b) or a pattern.  [default: all]", kind="channel", default=">"
-        ),
+        Option("channel", "Only these: one, several (a,b) or a pattern.  [default: all]", kind="channel", default=">"),
         Option("type", "Only this type; may be repeated.", several=True),
         Option("start", "Where to begin: first, a time or an age such as -1h.  [default: first]", default="first"),
         Option("schemas", "Show a JSON schema of each type, made from the data.", kind="flag", default=False),
@@ -129,9 +127,9 @@ def parent_of(path: str) -> str:
 def filled(path: str, fields: dict[str, Found]) -> float | None:
     """Which share of the objects that could have a field have it; None where that means nothing."""
     one = fields[path]
-    there = one.count - one.kinds.get("null", 0)
+    there = one.total - one.kinds.get("null", 0)
     if path == "$":
-        return there / one.count
+        return there / one.total
     if path.endswith(("[]", ".*")):
         return None
     return there / max(fields[parent_of(path)].kinds.get("object", 0), 1)
@@ -147,7 +145,7 @@ def described(key: tuple[str, str], fields: dict[str, Found]) -> list[dict[str, 
             "type": key[1],
             "field": path,
             "kind": in_words(one.kinds),
-            "values": one.count,
+            "values": one.total,
             "filled_percent": None if share is None else round(share * 100, 1),
             "top": ", ".join(f"{value} ({count})" for value, count in one.top),
         })  # fmt: skip
@@ -191,14 +189,14 @@ def drifted(
         rule = known.get(path) or known.get(f"{parent_of(path)}.*")
         if rule is None:
             if parent_of(path) in known and known[parent_of(path)].kinds:
-                tell(path, f"is not registered: {in_words(one.kinds)}", one.count, max(1, _parents(path, fields)))
+                tell(path, f"is not registered: {in_words(one.kinds)}", one.total, max(1, _parents(path, fields)))
             continue
         for kind, count in sorted(one.kinds.items()):
             if rule.kinds and kind not in rule.kinds:
-                tell(path, f"is {kind}, registered as {' or '.join(sorted(rule.kinds))}", count, one.count)
+                tell(path, f"is {kind}, registered as {' or '.join(sorted(rule.kinds))}", count, one.total)
     for path, rule in known.items():
         parents = _parents(path, fields)
-        there = fields[path].count if path in fields else 0
+        there = fields[path].total if path in fields else 0
         if rule.required and path != "$" and parents > there:
             tell(path, "is not there, and required", parents - there, parents)
     return rows
@@ -221,7 +219,7 @@ def inferred(fields: dict[str, Found], path: str = "$") -> Schema:
     names = list(_children(path, fields))
     if names:
         schema["properties"] = {name: inferred(fields, f"{path}.{name}") for name in names if name != "*"}
-        always = [name for name in schema["properties"] if fields[f"{path}.{name}"].count >= one.kinds["object"]]
+        always = [name for name in schema["properties"] if fields[f"{path}.{name}"].total >= one.kinds["object"]]
         schema |= {"required": always} if always else {}
         schema |= {"additionalProperties": inferred(fields, f"{path}.*")} if "*" in names else {}
     return schema

@@ -1,6 +1,6 @@
 """Orders and payments, joined as they come: a stream of each, with state, and dead letters for what never matched.
 
-    helio pipeline run paid --file examples/orders_and_payments.py
+    helio pipeline run paid --file examples/pipelines/orders_and_payments.py
 
 An order waits for its payment, and a payment for its order, until ``--patience`` has passed in both streams. A pair
 becomes a message in ``orders.paid``. What finds no partner becomes a dead letter of its own channel, with the original
@@ -29,11 +29,11 @@ COLUMNS = "time TIMESTAMP, channel STRING, partition INT, offset BIGINT, origin 
     options=(Option("patience", "How long one waits for the other.", kind="duration", default=3600.0),),
     output=Output("channel", "orders.paid"),
     trigger="10 seconds",
-    examples="helio pipeline run paid --file examples/orders_and_payments.py --patience 1h",
+    examples="helio pipeline run paid --file examples/pipelines/orders_and_payments.py --patience 1h",
 )
 def paid(orders: DataFrame, payments: DataFrame, patience: float) -> DataFrame:
     """Orders with their payments; what finds no partner becomes a dead letter."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     wait = f"INTERVAL {round(patience * 1000)} MILLISECONDS"
     order = side(orders, "order", wait)
@@ -53,7 +53,7 @@ def paid(orders: DataFrame, payments: DataFrame, patience: float) -> DataFrame:
 
 def side(messages: DataFrame, name: str, wait: str) -> DataFrame:
     """One of the two streams: its columns with its name before them, and what both are joined by."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     columns = [F.col(column).alias(f"{name}_{column}") for column in messages.columns]
     number = F.get_json_object("data", "$.order").alias(f"{name}_number")
@@ -62,7 +62,7 @@ def side(messages: DataFrame, name: str, wait: str) -> DataFrame:
 
 def pair() -> Column:
     """A paid order as JSON."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     def of(name: str, field: str) -> Column:
         return F.get_json_object(f"{name}_data", f"$.{field}")
@@ -79,7 +79,7 @@ def pair() -> Column:
 
 def letter(patience: float) -> Column:
     """What never matched, as a dead letter: the original as it was stored, and why."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     def of(column: str) -> Column:
         return F.coalesce(f"order_{column}", f"payment_{column}")
