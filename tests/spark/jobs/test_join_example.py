@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import heliograph as hg
 from heliograph.admin import dead
 from heliograph.spark.pipelines.finding import in_file
@@ -20,6 +22,7 @@ def put(station: hg.Station, channel: str, order: str, minute: float, **more: An
     station.publish_many(channel, [hg.Draft(data={"order": order, **more}, time=moment)])
 
 
+@pytest.mark.timeout(400)  # three starts of a stream with state
 def test_every_order_and_payment_is_paired_or_becomes_a_dead_letter_once(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "data"
     paid = in_file(str(EXAMPLE))["paid"]

@@ -82,6 +82,7 @@ def test_latency_is_that_of_messages_whose_storing_the_log_knows_and_of_no_other
     assert all(0 <= row.latency_p50_ms <= row.latency_p99_ms <= row.latency_max_ms < 10_000 for row in filling)
 
 
+@pytest.mark.timeout(400)  # several starts of a stream
 def test_a_stream_writes_a_window_when_nothing_of_it_can_come_any_more_and_once(spark: Any, root: Path) -> None:
     def stored() -> dict[tuple[str, str, str], tuple[int, int]]:
         rows = spark.read.parquet(str(root / "rollup")).collect()

@@ -78,7 +78,7 @@ def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **aske
 
 def _counted(table: Any, name: str, record: Record) -> Result:
     """What would be published."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import functions as F
 
     counts = (
         table.groupBy("channel", "type")
