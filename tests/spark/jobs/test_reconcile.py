@@ -59,9 +59,8 @@ def test_what_is_missing_and_reordered_is_told_by_origin_and_sequence(spark: Any
     assert not found(result, "differing")
     assert result.bad
     assert result.facts["channels"] == ["orders"]  # only one has the other
-    counts = {
-        (row.origin.partition(".")[0], row.place): (row.messages, row.missing) for row in found(result, "summary")
-    }
+    summary = result.tables["summary"]
+    counts = {(row["origin"].partition(".")[0], row["place"]): (row["messages"], row["missing"]) for row in summary}
     assert counts == {
         ("host1", "host1"): (20, 0),
         ("host1", "hub"): (17, 3),
