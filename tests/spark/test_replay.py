@@ -84,6 +84,7 @@ def test_a_death_between_any_two_steps_leaves_every_message_published_once(
 
         with monkeypatch.context() as patched:
             patched.setattr(module, dying)
+            patched.setattr(jobs, "_CHUNK_ROWS", (10, 7)[fatal % 2])  # another --rate
             try:
                 publishing(root).all(list(range(45)))
                 break
