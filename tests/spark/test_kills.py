@@ -92,7 +92,7 @@ def test_sigkill_of_the_driver_once(spark: Any, tmp_path: Path) -> None:
     """Killed as soon as the first messages are there; another Spark goes on with the checkpoint."""
     root, checkpoint = tmp_path / "data", tmp_path / "checkpoint"
     with hg.open(root, name="host1", durability="os") as station:
-        station.publish_many("in", [{"n": n} for n in range(3_000)])
+        station.publish_many("in", [{"n": n} for n in range(1_500)])
     process = start(root, checkpoint)
     try:
         until = time.monotonic() + 300
@@ -105,4 +105,4 @@ def test_sigkill_of_the_driver_once(spark: Any, tmp_path: Path) -> None:
     assert max(first.values()) == 1
     query = bridge(spark, str(root), str(checkpoint), "out").trigger(availableNow=True).start()
     query.awaitTermination(300)
-    assert copied(root) == Counter(range(3_000))
+    assert copied(root) == Counter(range(1_500))

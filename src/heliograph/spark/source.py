@@ -11,14 +11,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from heliograph.errors import NotFound
-from heliograph.spark.columns import check_schema, default_schema
+from heliograph.spark.columns import Wanted, check_schema, default_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions, read_options, write_options
-from heliograph.spark.payload import spark_type
-from heliograph.spark.reading import Task
-from heliograph.spark.rows import Wanted
 from heliograph.spark.splits import Ask, Split, Stretch, plan
 
 
@@ -63,6 +60,8 @@ def _payload(options: ReadOptions) -> DataType | None:
     """The type of column ``data``: that of a registered payload type, as its newest schema has it."""
     if options.payload_type is None:
         return None
+    from heliograph.spark.payload import spark_type
+
     with Directory(options.path) as directory:
         for channel in directory.among(options.channels):
             versions = directory.engine.schemas.versions(channel, options.payload_type)
@@ -107,6 +106,8 @@ class Reader(DataSourceReader):
         assert isinstance(partition, Split)
         if not partition.stretches:
             return iter(())
+        from heliograph.spark.reading import Task  # what decodes is loaded by tasks only: planning is quicker without
+
         return Task(self._options.path, self._wanted, fail_on_gap=self._options.fail_on_gap).read(partition)
 
 

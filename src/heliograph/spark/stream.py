@@ -24,7 +24,6 @@ from heliograph.spark.filters import Conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.positions import ChannelPosition, Positions, Reached, from_json, to_json
-from heliograph.spark.reading import Task
 from heliograph.spark.source import wanted
 from heliograph.spark.splits import Ask, Split, Stretch, plan
 
@@ -211,6 +210,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
         assert isinstance(partition, Split)
+        from heliograph.spark.reading import Task  # what decodes is loaded by tasks only: planning is quicker without
+
         return Task(self._options.path, self._wanted, fail_on_gap=self._options.fail_on_gap).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
