@@ -21,6 +21,7 @@ from heliograph.spark.replay import rows as selecting
 from heliograph.spark.replay.record import At, Record, Said
 from tests.opening import Opener
 
+pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
 SAID = Said(channel="orders", into="again", start="first", end="new")
 
 
