@@ -23,7 +23,6 @@ from heliograph.spark.pipelines.tables import rows_of
 from tests.cli.harness import wait_until
 from tests.opening import Opener
 
-
 pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
 
 
