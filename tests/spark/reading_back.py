@@ -26,10 +26,9 @@ from pyspark.sql.types import (
 import heliograph as hg
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.message import RESERVED
-from heliograph.spark.columns import default_schema
+from heliograph.spark.columns import Wanted, default_schema
 from heliograph.spark.filters import Conditions
 from heliograph.spark.options import read_options
-from heliograph.spark.rows import Wanted
 from heliograph.spark.source import FilteringReader, Reader
 from heliograph.spark.splits import Split
 

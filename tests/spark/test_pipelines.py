@@ -23,6 +23,8 @@ from heliograph.spark.pipelines.tables import rows_of
 from tests.cli.harness import wait_until
 from tests.opening import Opener
 
+pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
+
 
 @pipeline(
     "large",
@@ -189,11 +191,13 @@ def test_a_stream_is_stopped_from_elsewhere_and_goes_on_with_each_row_once(
     refused: list[str] = []
 
     def elsewhere() -> None:
-        wait_until(lambda: (found := state.status(data, "large")) is not None and found.progress.rows == 100, 110)
-        with pytest.raises(Busy) as busy:
-            run(large, {}, data)
-        refused.append(str(busy.value))
-        state.ask_to_stop(data, "large")
+        try:
+            wait_until(lambda: (found := state.status(data, "large")) is not None and found.progress.rows == 100, 300)
+            with pytest.raises(Busy) as busy:
+                run(large, {}, data)
+            refused.append(str(busy.value))
+        finally:
+            state.ask_to_stop(data, "large")
 
     other = threading.Thread(target=elsewhere)
     other.start()

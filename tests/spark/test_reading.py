@@ -167,6 +167,19 @@ def test_a_channel_deleted_in_the_middle_is_never_silence(root: Path, opened: Op
         list(batches)
 
 
+def test_a_new_life_in_the_middle_is_an_error(root: Path, opened: Opener) -> None:
+    """The log may have been cut and gone on: what was read may be neither this nor that."""
+    station = opened()
+    for n in range(20_000):
+        station.publish("alerts", {"n": n, "text": "x" * 100})
+    one = reader(root, "alerts", "offset BIGINT", failOnGap="false")
+    batches: Iterator[Any] = one.read(one.partitions()[0])
+    next(batches)
+    station.engine.new_incarnation("alerts", "a test")
+    with pytest.raises(Incomplete, match="got a new life, while it was read"):
+        list(batches)
+
+
 def test_what_comes_while_it_is_read_is_left_for_the_next(root: Path, opened: Opener) -> None:
     station = opened()
     for n in range(10):

@@ -21,6 +21,7 @@ from heliograph.spark.replay import rows as selecting
 from heliograph.spark.replay.record import At, Record, Said
 from tests.opening import Opener
 
+pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
 SAID = Said(channel="orders", into="again", start="first", end="new")
 
 
@@ -84,6 +85,7 @@ def test_a_death_between_any_two_steps_leaves_every_message_published_once(
 
         with monkeypatch.context() as patched:
             patched.setattr(module, dying)
+            patched.setattr(jobs, "_CHUNK_ROWS", (10, 7)[fatal % 2])  # another --rate
             try:
                 publishing(root).all(list(range(45)))
                 break

@@ -116,6 +116,34 @@ def test_a_line_that_is_no_message_is_told_and_the_others_are_read(bad: bytes) -
     assert malformed[0].reason.startswith("not a message")
 
 
+def test_a_value_does_not_end_in_the_next_line() -> None:
+    """Two broken lines whose borders would fit if they were one."""
+    whole = HEAD + b',"data":1,"origin":"host1.k3f9q2","originseq":"0/1","crc":"00000000"}\n'
+    broken = whole.replace(b'"id":"a"', b'"id":"a\n"')
+    _, malformed = to_batch(Piece(0, broken), PLACE, wanted("offset BIGINT, type STRING"))
+    assert [one.offset for one in malformed] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (b'"source":"s","type":"t"', b'"type":"t","source":"s"'),
+        (b'"source":"s",', b'"source":"s","extra":"e",'),
+        (b'"specversion":"1.0","id":"a"', b'"id":"a","specversion":"1.0"'),
+        (b'"type":"t"', b'"type" : "t"'),
+        (b'"channel":"alerts"', b'"channel":"alerts" '),
+    ],
+)
+def test_another_order_or_spaces_change_nothing(changed: tuple[bytes, bytes]) -> None:
+    text = line((HEAD + b',"data":[1]').replace(*changed)) + line(HEAD + b',"data":[2]')
+    columns = "id STRING, source STRING, type STRING, time TIMESTAMP, key STRING, data STRING"
+    for schema in (columns, "id STRING, source STRING, type STRING, time TIMESTAMP"):
+        got, malformed = to_batch(Piece(0, text), PLACE, wanted(schema))
+        assert not malformed
+        for row in got.to_pylist():
+            assert (row["id"], row["source"], row["type"]) == ("a", "s", "t")
+
+
 def test_blank_lines_keep_the_offsets_of_the_others() -> None:
     text = b"\n   \n" + line(HEAD + b',"data":1') + b"\n\n" + line(HEAD + b',"data":2') + b" \n"
     got = to_batch(Piece(100, text), PLACE, wanted("offset BIGINT, data STRING"))[0].to_pylist()

@@ -96,6 +96,19 @@ def test_an_index_that_is_missing_or_broken_costs_time_only(root: Path, opened: 
     assert [row["offset"] for row in rows(one) if row["time"] >= BASE + timedelta(hours=100)] == list(range(100, 1_000))
 
 
+def test_an_entry_that_is_not_genuine_leaves_nothing_out(root: Path, opened: Opener) -> None:
+    station = opened(segment_bytes=60_000)
+    fill(station, 1_000)
+    station.close()
+    index = min((root / "channels/alerts/0").glob("*.index"))
+    data = bytearray(index.read_bytes())
+    data[32:40] = bytes(8)  # the first entry says that its latest message is of 1970
+    index.write_bytes(data)
+    one = reader(root, "alerts")
+    one.pushFilters([GreaterThanOrEqual(("time",), BASE)])
+    assert rows(one)[0]["offset"] == 0
+
+
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 

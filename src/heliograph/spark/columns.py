@@ -6,7 +6,7 @@ any other name is the attribute of that name, be it a publisher's header or some
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.types import (
     BinaryType,
@@ -24,6 +24,11 @@ from pyspark.sql.types import (
 )
 
 from heliograph.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from heliograph.spark.appends import Appends
 
 GAP_TYPE: Final = StructType([StructField("next", LongType()), StructField("reason", StringType())])
 TYPES: Final[dict[str, DataType]] = {
@@ -54,6 +59,20 @@ ATTRIBUTES: Final = {"key": "partitionkey"}
 """Columns that are called otherwise than their attribute."""
 
 _ATTRIBUTE_TYPES: Final = (StringType(), LongType(), IntegerType(), DoubleType(), BooleanType())
+
+
+class Wanted(NamedTuple):
+    """What a reader asked for."""
+
+    schema: pa.Schema
+    payload_type: str | None = None  # only messages of this type
+    fail_on_mismatch: bool = False
+    appends: Appends | None = None  # when lines were appended, if that is asked for
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Its columns."""
+        return frozenset(self.schema.names)
 
 
 def default_schema(data: DataType | None, *, gaps: bool) -> StructType:

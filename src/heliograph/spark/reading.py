@@ -18,8 +18,9 @@ from heliograph.errors import Incomplete, NotFound
 from heliograph.limits import SPARK_PIECE_BYTES
 from heliograph.log.cursor import Chunk, LogCursor, LogCut, Missing
 from heliograph.spark.appends import appends
+from heliograph.spark.columns import Wanted
 from heliograph.spark.directory import Directory
-from heliograph.spark.rows import Piece, Place, Wanted, to_batch
+from heliograph.spark.rows import Piece, Place, to_batch
 from heliograph.spark.splits import Split, Stretch
 
 logger = logging.getLogger("heliograph.spark")

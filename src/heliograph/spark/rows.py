@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from heliograph.spark.appends import Appends
-from heliograph.spark.columns import ATTRIBUTES
+from heliograph.spark.columns import ATTRIBUTES, Wanted
 from heliograph.spark.cutting import BEHIND, HEAD, PADDING, Cut, Mask, Numbers, Span, cut
 from heliograph.spark.odd import Odd, decode
 from heliograph.spark.payload import typed
@@ -25,20 +24,6 @@ class Place(NamedTuple):
 
     channel: str
     partition: int
-
-
-class Wanted(NamedTuple):
-    """What a reader asked for."""
-
-    schema: pa.Schema
-    payload_type: str | None = None  # only messages of this type
-    fail_on_mismatch: bool = False
-    appends: Appends | None = None  # when lines were appended, if that is asked for
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Its columns."""
-        return frozenset(self.schema.names)
 
 
 class Malformed(NamedTuple):
@@ -73,6 +58,7 @@ class _Rows:
         numbers = self._cut.numbers
         self._offsets = numbers + piece.first if piece.offsets is None else piece.offsets[numbers]
         self._count = len(numbers)
+        self._every = pa.array(np.arange(0, 2 * self._count, 2))
         odd = self._cut.odd
         if not _utf8(piece.text) or (deep and not _whole(self._cut)):
             odd = np.ones(self._count, np.bool_)
@@ -202,8 +188,9 @@ class _Rows:
         if not self._count:
             return pa.array([], pa.string())
         whole = pa.StringArray.from_buffers(len(borders) - 1, pa.py_buffer(borders), pa.py_buffer(self._cut.text))
-        every = np.arange(0, len(borders), 2)
-        return whole.take(pa.array(every) if there is None else pa.array(every, mask=~there))
+        if there is None:
+            return whole.take(self._every)
+        return whole.take(pa.array(np.arange(0, len(borders), 2), mask=~there))
 
     def _mended(self, column: pa.Array, odd: list[Any]) -> pa.Array:
         """A column with the values of odd lines put in."""

@@ -11,16 +11,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from heliograph.errors import NotFound
-from heliograph.spark.archive.reading import FileSplit, check_wanted, read_file
+from heliograph.spark.archive.covering import FileSplit, check_wanted
 from heliograph.spark.archive.together import plan, whole
-from heliograph.spark.columns import check_schema, default_schema
+from heliograph.spark.columns import Wanted, check_schema, default_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions, read_options, write_options
-from heliograph.spark.payload import spark_type
-from heliograph.spark.reading import Task
-from heliograph.spark.rows import Wanted
 from heliograph.spark.splits import Ask, Split, Stretch
 
 
@@ -65,6 +62,8 @@ def _payload(options: ReadOptions) -> DataType | None:
     """The type of column ``data``: that of a registered payload type, as its newest schema has it."""
     if options.payload_type is None:
         return None
+    from heliograph.spark.payload import spark_type
+
     with Directory(options.path) as directory:
         for channel in directory.among(options.channels):
             versions = directory.engine.schemas.versions(channel, options.payload_type)
@@ -112,12 +111,16 @@ class Reader(DataSourceReader):
 
 
 def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """In a task: rows of the log, or of the archive."""
+    """In a task: rows of the log, or of the archive. What decodes is loaded here only: planning is quicker without."""
     if isinstance(partition, FileSplit):
+        from heliograph.spark.archive.reading import read_file
+
         return read_file(partition, wanted)
     assert isinstance(partition, Split)
     if not partition.stretches and partition.told is None:
         return iter(())
+    from heliograph.spark.reading import Task
+
     return Task(options.path, wanted, fail_on_gap=options.fail_on_gap).read(partition)
 
 

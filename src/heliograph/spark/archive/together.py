@@ -8,8 +8,8 @@ from pyspark.sql.datasource import InputPartition
 
 from heliograph.engine.port import Bounds
 from heliograph.spark import splits
+from heliograph.spark.archive.covering import Archive
 from heliograph.spark.archive.manifest import Range
-from heliograph.spark.archive.reading import Archive
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions
 from heliograph.spark.options import ReadOptions

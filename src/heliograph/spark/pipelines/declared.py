@@ -94,7 +94,13 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     def defaults(self) -> dict[str, Any]:
         """Its options, as they are when nobody says anything."""
-        return {one.name: () if one.several and one.default is None else one.default for one in self.options}
+        return {one.name: _default(one) for one in self.options}
+
+
+def _default(one: Option) -> Any:
+    if one.default is not None:
+        return one.default
+    return () if one.several else False if one.kind == "flag" else None
 
 
 def pipeline(

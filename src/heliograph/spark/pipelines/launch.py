@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heliograph.errors import ConfigError
 from heliograph.spark.session import session
 
 if TYPE_CHECKING:
@@ -21,8 +22,11 @@ def launch(
     app: str, *, master: str | None, remote: str | None, settings: Mapping[str, str], log: Path | None
 ) -> SparkSession:
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
-    with _own_signals(), _speaking_to(log):
-        return session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
+    try:
+        with _own_signals(), _speaking_to(log):
+            return session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
+    except ImportError as error:
+        raise ConfigError(f"Spark Connect needs more packages: pip install 'heliograph[connect]' ({error})") from None
 
 
 @contextlib.contextmanager

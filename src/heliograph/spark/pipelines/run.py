@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,6 +12,10 @@ from heliograph.spark.pipelines.declared import Input, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_STREAMS: Final = frozenset({"maxbytespertrigger", "maxmessagespertrigger"})
+"""Options that bound micro-batches: whoever reads a table does not mean them."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -65,7 +69,8 @@ class Run:
 
     def read(self, table: Input) -> DataFrame:
         """What is there of some channels."""
-        return self._options(self.spark.read, table).load()
+        options = {name: value for name, value in table.options.items() if name.lower() not in _STREAMS}
+        return self._options(self.spark.read, msgspec.structs.replace(table, options=options)).load()
 
     def stream(self, table: Input) -> DataFrame:
         """What comes in some channels."""
