@@ -339,7 +339,7 @@ def _print(common: Common, one: Pipeline, result: Result, limit: int) -> None:
         })  # fmt: skip
         return
     if result.facts and not common.quiet:
-        output.facts([(name, value) for name, value in result.facts.items()])
+        output.facts([(name, _listed(value)) for name, value in result.facts.items()])
     for name, found in tables.items():
         if len(tables) > 1 or result.facts:
             print()
@@ -348,10 +348,14 @@ def _print(common: Common, one: Pipeline, result: Result, limit: int) -> None:
             common.note(f"{name}: no rows")
             continue
         output.table(
-            _headings(found.columns, found.rows), [[row[name] for name in found.columns] for row in found.rows]
+            _headings(found.columns, found.rows), [[_listed(row[name]) for name in found.columns] for row in found.rows]
         )
         if found.more:
             common.note(f"{name}: only the first {limit:,} rows; --limit shows more, --to parquet:DIR keeps all")
+
+
+def _listed(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _headings(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -72,14 +72,14 @@ def test_what_is_missing_and_reordered_is_told_by_origin_and_sequence(spark: Any
 def test_repair_appends_the_lines_as_they_are_and_once(spark: Any, stations: tuple[Path, Path]) -> None:
     host, hub = stations
     result = run(reconcile, {"also": (str(hub),), "repair": True}, host)
-    assert {one["station"]: one["appended"] for one in result.facts["repaired"]} == {"host1": 1, "hub": 3}
+    assert {one["station"]: one["appended"] for one in result.tables["repaired"]} == {"host1": 1, "hub": 3}
     assert sorted(lines(host)) == sorted(lines(hub))
     with hg.open(hub) as station:  # the links would not bring them again
         arrival = station.engine.relayed.arrive("orders", lines(host))
     assert (arrival.appended, arrival.duplicates) == (0, 21)
     again = run(reconcile, {"also": (str(hub),), "repair": True}, host)
     assert not found(again, "missing")
-    assert "repaired" not in again.facts
+    assert "repaired" not in again.tables
 
 
 def test_lines_that_are_there_twice_or_differ_are_told(spark: Any, stations: tuple[Path, Path], tmp_path: Path) -> None:

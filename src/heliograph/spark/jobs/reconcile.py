@@ -82,14 +82,14 @@ def reconcile(run: Run, also: tuple[str, ...], channel: str | None, settle: floa
         tables = {name: table.cache() for name, table in found.items()}
         counts = {name: table.count() for name, table in tables.items()}
         facts: dict[str, Any] = {"places": [one.name for one in there], "channels": chosen, **counts}
-        unmended = counts["missing"]
+        unmended, repaired = counts["missing"], {}
         if repair and counts["missing"]:
             taken = [_repaired(run, there, one, tables["missing"], chosen) for one in there if not one.archive]
-            facts["repaired"] = [msgspec.to_builtins(one) for one in taken]
+            repaired = {"repaired": [msgspec.to_builtins(one) for one in taken]}
             unmended = counts["missing"] - _mended(there, tables["missing"], taken)
         bad = bool(unmended or counts["duplicated"] or counts["reordered"] or counts["differing"])
         shown = {name: table for name, table in tables.items() if counts[name]}
-        return Result({"summary": summary, **shown}, facts, bad)
+        return Result({"summary": summary, **shown, **repaired}, facts, bad)
     finally:
         messages.unpersist()
 

@@ -63,7 +63,8 @@ def rollup(messages: DataFrame, every: float, late: float, also: tuple[str, ...]
     milliseconds from a message's time to when this station (or one named by --also) stored it, of as many messages as
     'measured' says.
     """
-    return counted(_together(messages, also, others), every, late)
+    found = counted(_together(messages, also, others), every, late)
+    return found if found.isStreaming else found.orderBy("minute", "station", "channel", "origin", "type")
 
 
 @pipeline(
