@@ -95,7 +95,7 @@ def _head(found: Figures, title: str) -> str:
         ("channels", len(found.channels), False),
         ("payload types", len({(one["channel"], one["type"]) for one in found.fields}), False),
         ("dead letters", letters, bool(letters)),
-        ("schema deviations", len(found.drift), bool(found.drift)),
+        ("schema drift", len(found.drift), bool(found.drift)),
     ]
     drawn = "".join(
         f'<div class="tile{" bad" if bad else ""}"><b>{short(number)}</b><span>{name}</span></div>'

@@ -147,7 +147,7 @@ def described(key: tuple[str, str], fields: dict[str, Found]) -> list[dict[str, 
             "kind": in_words(one.kinds),
             "values": one.total,
             "filled_percent": None if share is None else round(share * 100, 1),
-            "top": ", ".join(f"{value} ({count})" for value, count in one.top),
+            "top": ", ".join(f"{value} ({count})" for value, count in one.top if count > 1 or one.total <= TOP),
         })  # fmt: skip
     return rows
 
