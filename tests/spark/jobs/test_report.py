@@ -88,7 +88,7 @@ def test_the_report_of_a_station(spark: Any, tmp_path: Path) -> None:
     assert found.tags.count("rect") >= 2  # bars
 
 
-TEXTS = st.text(st.sampled_from("a<&\"'é "), max_size=6)
+TEXTS = st.sampled_from(["a", "<b>", "é <i class='x'>", '"><b>', ""])
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2026, 1, 2), timezones=st.just(UTC))
 
 
