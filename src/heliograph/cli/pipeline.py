@@ -289,10 +289,13 @@ class _Watching:
         self._common = common
         self._name = name
         self._next = 0.0
+        self._told: tuple[int, int | None] | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if time.monotonic() < self._next and progress.lag:
+        new = (progress.rows, progress.lag)
+        if new == self._told or (time.monotonic() < self._next and progress.lag):
             return
+        self._told = new
         self._next = time.monotonic() + 1.0
         self._common.note(f"{self._name}: {told(progress)}")
 

@@ -87,7 +87,7 @@ def check_schema(schema: StructType) -> StructType:
     """A user's schema, if every column of it can be filled.
 
     >>> from pyspark.sql.types import StructType
-    >>> check_schema(StructType().add("offset", "int"))
+    >>> check_schema(StructType().add("offset", "integer"))
     Traceback (most recent call last):
     heliograph.errors.ConfigError: column 'offset' is BIGINT, not INT; change the schema, or cast it afterwards
     """

