@@ -31,6 +31,7 @@ SUBJECTS = (
     "history",
     "schedule",
     "size",
+    "spark",
 )
 RESULTS = ROOT / "bench" / "results"
 

@@ -36,6 +36,7 @@ SECTIONS = {
     "publishing": "`publishing`: how publishers wait",
     "subscribers": "`subscribers`: how handlers are called",
     "audit": "`audit`: the file that says who did what",
+    "pipelines": "`pipelines`: what `helio pipeline` knows besides the built-in ones",
     "hub": "`hub`: letting other stations connect to this one",
     "tls": "`tls`: who this station is to others, and whom it believes",
 }

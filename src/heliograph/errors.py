@@ -12,6 +12,7 @@ The tree::
     │   └── OutOfSequence      a producer's number that leaves some out
     ├── NotFound               no such channel, subscription, message or file
     ├── AlreadyExists          the channel is there already
+    ├── Incomplete             some of the messages asked for cannot be read any more
     ├── Busy                   a bound was hit or a lock was not had in time; try again
     │   └── SubscriptionBusy   another live subscriber has this name
     ├── ProducerFenced         somebody else is this producer now
@@ -77,6 +78,10 @@ class NotFound(HeliographError, LookupError):
 
 class AlreadyExists(HeliographError):
     """The thing to be made is there already."""
+
+
+class Incomplete(HeliographError):
+    """Some of the messages asked for cannot be read any more: deleted, damaged, or of another life of the channel."""
 
 
 class Busy(HeliographError):

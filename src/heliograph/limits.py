@@ -209,3 +209,17 @@ SEEN_LOCKED_LINES = 50_000
 
 SEEN_GAPS_MAX = 100_000
 """Most gaps that a channel keeps: a sender may tell of any number, and nothing is lost without them."""
+SPARK_SPLIT_BYTES = 32 * 1024 * 1024
+"""How much of a log one Spark task reads, unless the option ``splitBytes`` says otherwise."""
+
+SPARK_PIECE_BYTES = 1024 * 1024
+"""How much of a log becomes one Arrow batch: enough for numpy's calls not to count, little enough for a CPU's cache."""
+
+SPARK_STAGED_S = 86_400.0
+"""What Spark tasks staged and nobody published is removed after this: their query died, and did not come back."""
+
+SPARK_APPEND_BYTES = 4 * 1024 * 1024
+"""How much of what Spark tasks staged is appended at once."""
+
+SPARK_LOCK_S = 600.0
+"""How long one Spark job waits for another that publishes as the same query."""

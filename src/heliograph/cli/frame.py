@@ -68,7 +68,7 @@ class HelioGroup(click.Group):
         """Commands first, they are what one looks for."""
         for title, names in (self.sections or {"Commands": list(self.commands)}).items():
             commands = [self.commands[name] for name in names]
-            width = formatter.width - 6 - max(len(name) for name in self.commands)
+            width = formatter.width - 6 - max([len(name) for name in self.commands], default=0)
             with formatter.section(title):
                 formatter.write_dl(
                     [(command.name or "", command.get_short_help_str(width)) for command in commands],

@@ -17,6 +17,7 @@ from heliograph.cli import (
     init,
     keygen,
     links,
+    pipeline,
     producers,
     pub,
     queue,
@@ -50,6 +51,7 @@ SECTIONS: Final[dict[str, list[click.Command]]] = {
     ],
     "Care": [stats.stats, top.top, verify.verify, doctor.doctor, backup.backup, backup.restore],
     "Between stations": [serve.serve, links.links, sync.sync, trace.trace, keygen.keygen],
+    "Analysis": [pipeline.pipeline],
     "More": [transfer.export, transfer.import_, settings.config, completion.completion],
 }
 

@@ -177,6 +177,8 @@ def retention(settings: ChannelSettings | None) -> str:
     said = ["at most " + " and ".join(bounds)] if bounds else []
     if settings.retention_compact:
         said.append("the newest of each key")
+    if settings.retention_archived:
+        said.append("what is not archived")
     if settings.retention_once_read:
         said.append("what is not read by all")
     kept = ", ".join(said) or "everything"

@@ -37,6 +37,7 @@ from heliograph.config.sections import (
     Link,
     Messages,
     Peer,
+    Pipelines,
     Publishing,
     Section,
     Storage,
@@ -54,6 +55,7 @@ __all__ = [
     "Link",
     "Messages",
     "Peer",
+    "Pipelines",
     "Publishing",
     "Setting",
     "Storage",
@@ -96,6 +98,7 @@ class Config(Section, frozen=True, kw_only=True):
     publishing: Publishing = msgspec.field(default_factory=Publishing)
     subscribers: Subscribers = msgspec.field(default_factory=Subscribers)
     audit: Audit = msgspec.field(default_factory=Audit)
+    pipelines: Pipelines = msgspec.field(default_factory=Pipelines)
     hub: Hub = msgspec.field(default_factory=Hub)
     links: Annotated[tuple[Link, ...], Meta(description="The hubs that this station connects to.")] = ()
     tls: Tls = msgspec.field(default_factory=Tls)

@@ -68,6 +68,10 @@ class Storage(Section, frozen=True, kw_only=True):
     retention_once_read: Annotated[
         bool, Meta(description="Segments go once every durable subscription has read them.")
     ] = False
+    retention_archived: Annotated[
+        bool,
+        Meta(description="Segments go only once the archive pipeline has them: it counts as a durable subscription."),
+    ] = False
     retention_compact: Annotated[
         bool,
         Meta(
@@ -213,6 +217,18 @@ class Audit(Section, frozen=True, kw_only=True):
 
     max_bytes: Annotated[int, Meta(ge=256, description="The audit file is rotated at this size.")] = 10 * MIB
     max_files: Annotated[int, Meta(ge=1, le=1_000, description="How many rotated audit files are kept.")] = 5
+
+
+class Pipelines(Section, frozen=True, kw_only=True):
+    """What ``helio pipeline`` knows besides the built-in pipelines."""
+
+    files: Annotated[
+        str,
+        Meta(
+            description="Files (.py, .yaml, .toml) and modules in which pipelines are declared, separated by commas, "
+            "relative to the current directory."
+        ),
+    ] = ""
 
 
 class Peer(Section, frozen=True, kw_only=True):

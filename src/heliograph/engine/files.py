@@ -478,6 +478,17 @@ class FilesEngine:
     def limit(self, name: str, number: int = 0, *, synced: bool | None = None) -> Limit:
         return self._open.use(name, number, lambda entry: entry.log.limit(synced=synced))
 
+    def durable_limit(self, name: str, number: int) -> Limit:
+        """How far a partition is on disk for sure; what others wrote with less durability is synced first."""
+        self.settle(name, number)
+
+        def durable(entry: OpenPartition) -> Limit:
+            if isinstance(entry.log, Partition):
+                return entry.log.limit(synced=True)
+            return entry.log.durable(unsynced=(self.root / "unsynced").exists())
+
+        return self._open.use(name, number, durable)
+
     def bounds(self, name: str, number: int = 0) -> Bounds:
         """What readers may see."""
         limit = self.limit(name, number)

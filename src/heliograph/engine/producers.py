@@ -272,8 +272,11 @@ class Producers:
                     lines = list(enumerate(chunk.data.split(b"\n"), chunk.first))
                 else:
                     continue
-                found = [Last(_seq_in(line, producer, station), number, at) for at, line in lines if at < following]
-                largest = max(largest, *found)
+                # In a partition its numbers grow with the offsets: the last line of a chunk that is its own will do.
+                found = (
+                    Last(_seq_in(line, producer, station), number, at) for at, line in reversed(lines) if at < following
+                )
+                largest = max(largest, next((one for one in found if one.seq), Last()))
         return largest
 
 

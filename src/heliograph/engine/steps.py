@@ -30,6 +30,7 @@ from heliograph.engine.producers import Epoch
 from heliograph.errors import Busy, HeliographError, NotFound, OutcomeUnknown, ProducerFenced
 from heliograph.log.commit import Ticket
 from heliograph.log.cursor import LogCursor
+from heliograph.log.indexing import event_times
 from heliograph.log.locks import FileLock
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class Steps:
         bodies = [body.encode() + mark for body in part.bodies]
         now_us = self._engine.clock.time_ns() // 1000
         ticket = Ticket(bodies, [google_crc32c.value(body) for body in bodies], now_us, atomic=True)
+        # They may be much older: whoever goes on for a dead process does it when the directory is opened next.
+        ticket.min_us, ticket.max_us = event_times(b"}\n".join(bodies) + b"}\n")
         first = self._engine.append(part.channel, part.partition, ticket, APPEND_WAIT_S)
         self._engine.make_durable(part.channel, part.partition, first + len(bodies))
         return first

@@ -40,6 +40,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     retention_bytes: int | None = None
     retention_age_s: float | None = None
     retention_once_read: bool | None = None
+    retention_archived: bool | None = None
     retention_compact: bool | None = None
     tombstone_grace_s: float | None = None
     holdback_bytes: int | None = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from heliograph.clock import Clock
-from heliograph.disk import Disk
+from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.log import indexing, recovery, segments
-from heliograph.log.head import DELETED, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, Fields, Head, TornHead
 from heliograph.log.held import ChannelGone, Limit
 from heliograph.log.news import News
+
+_TRIES: Final = 8
 
 
 class ReadOnlyLog:
@@ -48,6 +53,31 @@ class ReadOnlyLog:
                 fields.append_us,
             )
         return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
+
+    def durable(self, *, unsynced: bool) -> Limit:
+        """How far it is on disk for sure. ``unsynced``: some process shows its readers what it has not synced.
+
+        Syncing what such a process wrote needs neither its lock nor a descriptor that can write, and changes nothing
+        that others could see: they do not learn of it, and the head stays as it is.
+        """
+        for _ in range(_TRIES):
+            fields = self.fields()
+            if not unsynced or fields.synced_next == fields.next or fields.flags & FENCED:
+                break
+            try:
+                fd = self._disk.open(segments.path_of(self.place.directory, fields.base), os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # sealed and compressed in this moment: there is a new one
+            try:
+                SYSTEM_DISK.fdatasync(fd)
+            except OSError:
+                break  # what it says is synced is
+            finally:
+                self._disk.close(fd)
+            if fields.flags & DELETED:
+                break
+            return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
+        return self.limit(synced=True)
 
     def fields(self) -> Fields:
         """What the head says, or would say."""

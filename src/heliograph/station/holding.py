@@ -1,4 +1,4 @@
-"""For whom retention waits: subscriptions and the other ends of links, and what it keeps for those that are behind."""
+"""For whom retention waits: subscriptions, the other ends of links, the archive; and what it keeps for links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.log import retention
 from heliograph.log.retention import Rules
-from heliograph.station import links
+from heliograph.station import archived, links
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
@@ -22,8 +22,9 @@ def rules_of(engine: FilesEngine, file: ChannelFile) -> Rules:
     )  # fmt: skip
 
 
-def positions_of(engine: FilesEngine, channel: str, number: int, first: int) -> dict[str, int]:
+def positions_of(engine: FilesEngine, file: ChannelFile, number: int, first: int) -> dict[str, int]:
     """How far everybody has come in a partition that retention may wait for."""
+    channel = file.name
     positions = {
         subscription: 0 if position is None else position.offset
         for subscription in engine.positions.names(channel)
@@ -33,7 +34,10 @@ def positions_of(engine: FilesEngine, channel: str, number: int, first: int) -> 
     }
     for wildcard in engine.wildcards.hearing(channel) - positions.keys():
         positions[wildcard] = first  # it has not noticed this channel yet
-    return positions | links.positions(engine, channel, number, first)
+    positions |= links.positions(engine, channel, number, first)
+    if engine.settings(file).retention_archived:
+        positions |= archived.positions(engine, channel, file.incarnation, number, first)
+    return positions
 
 
 def held_for_links(engine: FilesEngine) -> dict[str, int]:
@@ -44,18 +48,19 @@ def held_for_links(engine: FilesEngine) -> dict[str, int]:
         rules = rules_of(engine, file)
         if rules.bytes_max or rules.age_us or rules.once_read:
             for number in range(file.partitions):
-                for link, size in _held(engine, name, number, rules).items():
+                for link, size in _held(engine, file, number, rules).items():
                     found[link] = found.get(link, 0) + size
     return found
 
 
-def _held(engine: FilesEngine, name: str, number: int, rules: Rules) -> dict[str, int]:
+def _held(engine: FilesEngine, file: ChannelFile, number: int, rules: Rules) -> dict[str, int]:
+    name = file.name
     fields = engine.head_fields(name, number)
     waiting = links.positions(engine, name, number, fields.first)
     if not waiting:
         return {}
     directory = engine.directory.place(name, number, engine.name).directory
     sealed = retention.survey(directory, fields.base, engine.disk)
-    positions = positions_of(engine, name, number, fields.first)
+    positions = positions_of(engine, file, number, fields.first)
     now_us = engine.clock.time_ns() // 1000
     return retention.held(sealed, fields.written, rules, positions, waiting, now_us)

@@ -9,7 +9,7 @@ See engine/producers.py for how the numbers survive, and how a producer that was
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, OutOfSequence, StationClosed
-from heliograph.log.commit import Ticket
+from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
 from heliograph.station.envelopes import Numbered
@@ -129,6 +129,41 @@ class Producer:
             self._last[channel] = number + len(batch) - 1
             self._latest[channel] = receipts[-1]
             return receipts
+
+    def publish_encoded(
+        self,
+        channel: str,
+        partition: int,
+        heads: list[bytes],
+        payloads: list[bytes],
+        *,
+        seq: int,
+        times_us: tuple[int, int],
+    ) -> int:
+        """Publish a batch to one partition that was encoded elsewhere; how many were not stored before.
+
+        A head is an envelope without its closing brace, a payload its ``,"data":…``. ``times_us`` are the smallest and
+        the largest event time. Batches for several partitions come one after the other: numbers have no holes.
+        """
+        with self._lock:
+            last = self._stored(channel)
+            known = min(len(heads), max(0, last - self._checked(last, channel, seq) + 1))
+            if known == len(heads):
+                return 0
+            numbers = range(seq + known, seq + len(heads))
+            columns: list[Sequence[Any]] = [heads[known:], numbers, payloads[known:]]
+            ticket = FormTicket(b"%b" + self._form + b"%b", columns, self._engine.clock.time_ns() // 1000)
+            ticket.min_us, ticket.max_us = times_us
+            ticket.guard = self._epoch.guard
+            try:
+                first = self._publisher.append(channel, partition, ticket)
+                self._engine.make_durable(channel, partition, first + ticket.count)
+            except BaseException:
+                self._doubt(channel)
+                raise
+            self._last[channel] = numbers[-1]
+            self._latest.pop(channel, None)
+            return ticket.count
 
     # -- numbers ----------------------------------------------------------------------------------------------
 

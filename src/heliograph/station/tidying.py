@@ -68,7 +68,7 @@ class Tidying:
 
         def tidy(partition: Partition) -> None:
             self._rotate_old(partition, int(min(ages) * 1e6) if ages else 0)
-            trimmed = self._trim(name, partition.place.number, partition, rules)
+            trimmed = self._trim(file, partition, rules)
             if trimmed is not None:
                 done.append(trimmed)
             if compacts:
@@ -87,11 +87,11 @@ class Tidying:
         if age_us and fields.written and fields.created_us < self._engine.clock.time_ns() // 1000 - age_us:
             partition.rotate()
 
-    def _trim(self, name: str, number: int, partition: Partition, rules: Rules) -> Trimmed | None:
-        engine = self._engine
+    def _trim(self, file: ChannelFile, partition: Partition, rules: Rules) -> Trimmed | None:
+        engine, name, number = self._engine, file.name, partition.place.number
         fields = partition.fields()
         sealed = retention.survey(partition.place.directory, fields.base, engine.disk)
-        positions = positions_of(engine, name, number, fields.first)
+        positions = positions_of(engine, file, number, fields.first)
         plan = retention.plan(sealed, fields.written, rules, positions, engine.clock.time_ns() // 1000)
         if not plan.delete:
             return None

@@ -1,0 +1,135 @@
+"""Spark: channels as tables beside Spark's own JSON reader, and messages from rows beside its JSON writer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import heliograph as hg
+from bench.harness import Bench, Goal, NotRun, Row, compare, rate_of
+from bench.samples import CHANNEL, PAYLOADS, TYPE
+from heliograph.errors import ConfigError
+
+ENVELOPE = (
+    "id STRING, source STRING, type STRING, time TIMESTAMP, channel STRING, partitionkey STRING, correlationid STRING, "
+    "traceparent STRING, subject STRING, data STRING, origin STRING, originseq STRING"
+)
+THREE = "id STRING, time TIMESTAMP, type STRING"
+NATIVE = "read.json with the same schema on the same files"
+
+
+def run(bench: Bench) -> list[Row]:
+    """One session for all: starting it takes longer than a quick run."""
+    try:
+        from heliograph.spark import session
+
+        spark = session("bench")
+    except (ImportError, ConfigError) as error:
+        raise NotRun(f"Spark cannot be started: {error}") from error
+    count = int(bench.either(2_000_000, 20_000))
+    with bench.scratch("spark") as path:
+        fill(path / "data", count)
+        return [
+            *reading(bench, spark, path, count),
+            *streaming(bench, spark, path, count),
+            *writing(bench, spark, path),
+        ]
+
+
+def fill(path: Path, count: int) -> None:
+    """One partition, as a publisher of batches with keys makes it."""
+    payloads = (PAYLOADS * 10)[:1000]
+    with hg.open(path, name="bench", durability="os") as station:
+        for first in range(0, count, len(payloads)):
+            station.publish_many(CHANNEL, payloads, type=TYPE, key=f"k{first % 13}")
+
+
+def ours(spark: Any, path: Path, schema: str) -> Any:
+    return spark.read.format("heliograph").schema(schema).option("path", str(path)).option("channel", CHANNEL).load()
+
+
+def native(spark: Any, path: Path, schema: str) -> Any:
+    files = sorted((path / "channels" / CHANNEL / "0").glob("*.jsonl"))
+    return spark.read.schema(schema).json([str(file) for file in files])
+
+
+def consume(frame: Any) -> None:
+    """Make every row and keep none."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def rounds(bench: Bench) -> int:
+    return int(bench.either(7, 2))
+
+
+def reading(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
+    """All columns of the envelope, and three of them. A query is planned anew each time."""
+    data = path / "data"
+
+    def rate(make: Callable[[], Any]) -> float:
+        return rate_of(count, lambda: consume(make()))
+
+    found = bench.measure(
+        {
+            "raw": lambda: rate(lambda: native(spark, data, ENVELOPE)),
+            "ours": lambda: rate(lambda: ours(spark, data, ENVELOPE)),
+            "raw, three columns": lambda: rate(lambda: native(spark, data, THREE)),
+            "ours, three columns": lambda: rate(lambda: ours(spark, data, THREE)),
+        },
+        rounds(bench),
+    )
+    row = partial(compare, "spark", rounds=found, unit="rows/s", raw_is=NATIVE)
+    return [
+        row("table of a channel, whole envelopes", name="ours", goal=Goal(ratio_min=0.8)),
+        row("table of a channel, three columns", name="ours, three columns", raw="raw, three columns",
+            goal=Goal(ratio_min=1.2)),
+    ]  # fmt: skip
+
+
+def streaming(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
+    """Everything there is as micro-batches of 128 MB, beside the same as a table."""
+    data, checkpoint = path / "data", path / "checkpoint"
+
+    def stream() -> None:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        read = spark.readStream.format("heliograph").schema(ENVELOPE).option("path", str(data))
+        frame = read.option("channel", CHANNEL).option("maxBytesPerTrigger", "128MB").load()
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    found = bench.measure(
+        {
+            "raw": lambda: rate_of(count, lambda: consume(ours(spark, data, ENVELOPE))),
+            "ours": lambda: rate_of(count, stream),
+        },
+        rounds(bench),
+    )
+    row = partial(compare, "spark", rounds=found, unit="rows/s", raw_is="the same as a table")
+    return [row("stream of a channel, available now", name="ours", goal=Goal(ratio_min=0.8))]
+
+
+def writing(bench: Bench, spark: Any, path: Path) -> list[Row]:
+    """Rows of a payload that the JVM makes JSON of, beside its writer of JSON files."""
+    count = int(bench.either(1_000_000, 10_000))
+    target = path / "out"
+    hg.open(target, name="bench").close()
+    numbers = spark.range(count).selectExpr(
+        "concat('web-', id % 7) AS host", "'cpu' AS metric", "id / 7 AS value", "'system problem!' AS message"
+    )
+    messages = numbers.selectExpr("to_json(struct(*)) AS data", "host AS key")
+
+    def publish() -> None:
+        messages.write.format("heliograph").mode("append").option("path", str(target)).option("channel", "out").save()
+
+    found = bench.measure(
+        {
+            "raw": lambda: rate_of(count, lambda: numbers.write.mode("overwrite").json(str(path / "json"))),
+            "ours": lambda: rate_of(count, publish),
+        },
+        rounds(bench),
+    )
+    row = partial(compare, "spark", rounds=found, unit="rows/s", raw_is="write.json of the payload alone")
+    return [row("messages from rows, exactly once", name="ours", goal=Goal(ratio_min=0.5))]

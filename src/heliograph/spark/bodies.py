@@ -1,0 +1,247 @@
+"""From Arrow to messages: the envelopes and payloads of many rows, put together column by column in C.
+
+What a row may say of its message: ``channel``, ``key``, ``type``, ``id``, ``time``, ``subject``, ``correlationid``,
+``traceparent``, ``headers``, and its payload as ``data`` or ``bytes``. All that is checked before anything is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import zlib
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructType, TimestampType, VariantType
+
+from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
+from heliograph.limits import KEY_BYTES_MAX
+from heliograph.log.lines import TAIL_BYTES_MAX
+from heliograph.message import Timestamps, attributes, new_ids
+from heliograph.payloads import DEFAULT_TYPE, check_type_name
+from heliograph.spark.options import WriteOptions
+
+BYTES_TYPE: Final = "heliograph.bytes.v1"
+COLUMNS: Final = (
+    "channel", "key", "type", "id", "time", "subject", "correlationid", "traceparent", "headers", "data", "bytes",
+)  # fmt: skip
+_TEXTS: Final = {"key": KEY_BYTES_MAX, "correlationid": 1024, "traceparent": 256, "subject": 8192}
+"""How many bytes an optional attribute may have."""
+_ORDER: Final = ("key", "correlationid", "traceparent", "subject")
+_NAMES: Final = {"key": "partitionkey"}
+_KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
+"""What columns must be that are no text; ``data`` may be anything that becomes JSON."""
+_ID: Final = r"^[!#-\[\]-~]{1,200}$"
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_PRODUCER_BYTES_MAX: Final = 300  # what the driver adds
+_US_MAX: Final = 253_402_300_800_000_000
+_encode: Final = msgspec.json.Encoder().encode
+_raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Bodies(NamedTuple):
+    """Rows as messages that are not yet published."""
+
+    heads: pa.Array  # envelopes without their closing brace
+    payloads: pa.Array  # ,"data":… or ,"data_base64":"…"
+    times_us: tuple[int, int]
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Refuse a table that cannot be published."""
+    names = schema.fieldNames()
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(
+            f"column '{unknown[0]}' has no meaning for a message. Payloads belong into one column: "
+            f"to_json(struct(…)) AS data; else there are {', '.join(COLUMNS)}"
+        )
+    if "channel" not in names and options.channel is None:
+        raise ConfigError("where to? Say option('channel', …), or have a column 'channel'")
+    if "data" not in names and "bytes" not in names:
+        raise ConfigError("there is neither a column 'data' nor a column 'bytes': messages would be empty")
+    for field in schema.fields:
+        wanted = _KINDS.get(field.name, StringType)
+        if field.name != "data" and not isinstance(field.dataType, (wanted, NullType)):
+            raise ConfigError(
+                f"column '{field.name}' is {field.dataType.simpleString().upper()}, and must be "
+                f"{wanted.__name__.removesuffix('Type').upper()}: cast it"
+            )
+        if isinstance(field.dataType, VariantType):
+            raise ConfigError("column 'data' is VARIANT: use to_json(data)")
+
+
+class Encoder:
+    """Makes bodies of the rows for one channel."""
+
+    def __init__(self, station: str, options: WriteOptions, max_bytes: int) -> None:
+        self._source = f"{station}/{options.service}" if options.service else station
+        self._type = options.type
+        self._max_bytes = max_bytes - TAIL_BYTES_MAX - _PRODUCER_BYTES_MAX
+        self._stamps = Timestamps()
+
+    def bodies(self, channel: str, rows: pa.Table) -> Bodies:
+        """What is published to a channel for some rows."""
+        now_us = time.time_ns() // 1000
+        times, span = self._times(rows, now_us)
+        payloads, binary = _payloads(rows)
+        parts: list[Any] = ['{"specversion":"1.0","id":"', self._ids(rows), f'","source":{_text(self._source)},"type":']
+        parts += [self._types(rows, binary), ',"time":"', times, f'","channel":{_text(channel)}']
+        for name in _ORDER:
+            if name in rows.column_names:
+                parts += _optional(name, rows[name])
+        if "headers" in rows.column_names:
+            parts.append(_headers(rows["headers"]))
+        heads = _joined(parts, len(rows))
+        self._check_size(channel, heads, payloads)
+        return Bodies(heads, payloads, span)
+
+    def _ids(self, rows: pa.Table) -> pa.Array:
+        if "id" not in rows.column_names:
+            return pa.array(new_ids(len(rows))[2], pa.string())
+        ids = _chunk(rows["id"])
+        _require(pc.match_substring_regex(ids, _ID), ids, "is no id: use 1 to 200 printable ASCII characters")
+        return ids
+
+    def _types(self, rows: pa.Table, binary: pa.Array | None) -> Any:
+        otherwise = _text(self._type) if self._type is not None else None
+        types: Any = otherwise or _text(DEFAULT_TYPE)
+        if self._type is not None:
+            check_type_name(self._type)
+        elif binary is not None:
+            types = pc.if_else(binary, _text(BYTES_TYPE), types)
+        if "type" in rows.column_names:
+            named = _chunk(rows["type"])
+            for one in pc.unique(named).drop_null().to_pylist():
+                check_type_name(one)
+            types = pc.coalesce(_quoted(named), types)
+        return types
+
+    def _times(self, rows: pa.Table, now_us: int) -> tuple[Any, tuple[int, int]]:
+        now = self._stamps.format(now_us).decode()
+        if "time" not in rows.column_names:
+            return now, (now_us, now_us)
+        moments = _chunk(rows["time"]).cast(pa.timestamp("us", "UTC"))
+        numbers = pc.coalesce(moments.cast(pa.int64()), now_us)
+        low, high = (bound.as_py() for bound in pc.min_max(numbers).values())
+        if low < 0 or high >= _US_MAX:
+            raise InvalidMessage("column 'time' has values outside of the years 1970 to 9999")
+        texts = pc.strftime(numbers.cast(pa.timestamp("us", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+        return texts, (low, high)
+
+    def _check_size(self, channel: str, heads: pa.Array, payloads: pa.Array) -> None:
+        sizes = pc.add(pc.binary_length(heads), pc.binary_length(payloads))
+        largest = pc.max(sizes).as_py()
+        if largest > self._max_bytes:
+            raise MessageTooLarge(
+                f"a row for '{channel}' makes a message of about {largest} bytes; messages.max_bytes allows "
+                f"{self._max_bytes}. Publish a reference to the data instead, or raise the limit."
+            )
+
+
+def partitions_of(keys: pa.Array, count: int) -> pa.Array:
+    """The partition of each key; null where there is no key."""
+    encoded = _chunk(keys).dictionary_encode()
+    places = pa.array([zlib.crc32(key.encode()) % count for key in encoded.dictionary.to_pylist()], pa.int32())
+    return places.take(encoded.indices)
+
+
+# -- payloads ---------------------------------------------------------------------------------------------------------
+
+
+def _payloads(rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
+    """The payloads as they stand in a line, and which of them are bytes."""
+    texts = _json(rows["data"]) if "data" in rows.column_names else pa.nulls(len(rows), pa.string())
+    found = pc.binary_join_element_wise(',"data":', pc.coalesce(texts, "null"), "")
+    if "bytes" not in rows.column_names:
+        return found, None
+    binary = _chunk(rows["bytes"])
+    encoded = [None if one is None else base64.b64encode(one).decode() for one in binary.to_pylist()]
+    there = binary.is_valid()
+    as_text = pc.binary_join_element_wise(',"data_base64":"', pa.array(encoded, pa.string()), '"', "")
+    return pc.if_else(there, as_text, found), there
+
+
+def _json(column: pa.ChunkedArray) -> pa.Array:
+    """Payloads as JSON text, each in one line."""
+    values = _chunk(column)
+    if not pa.types.is_string(values.type):
+        return pa.array([None if one is None else _encode(one).decode() for one in values.to_pylist()], pa.string())
+    members = pc.binary_join_element_wise(values.drop_null(), ",", "")
+    if not len(members):
+        return values
+    text = memoryview(content(members))
+    try:
+        whole = len(_raws.decode(b"".join((b"[", text[:-1], b"]")))) == len(members)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        whole = False
+    if whole and b"\n" not in bytes(text):
+        return values
+    return pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
+
+
+def _line(text: str) -> str:
+    """One payload, without line breaks between its tokens."""
+    try:
+        return msgspec.json.format(text.encode(), indent=-1).decode()
+    except msgspec.MsgspecError as error:
+        shown = text if len(text) <= 60 else text[:59] + "…"
+        raise InvalidMessage(
+            f"column 'data' holds {shown!r}, which is not JSON ({error}). Make it with to_json(struct(…)), or publish "
+            "it as column 'bytes'"
+        ) from None
+
+
+# -- attributes -------------------------------------------------------------------------------------------------------
+
+
+def _optional(name: str, column: pa.ChunkedArray) -> list[Any]:
+    texts = _chunk(column)
+    if pc.max(pc.coalesce(pc.binary_length(texts), 0)).as_py() > _TEXTS[name]:
+        raise InvalidMessage(f"column '{name}' holds more than {_TEXTS[name]} bytes")
+    if name != "key":  # an empty one is none, as with publish
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    return [pc.binary_join_element_wise(f',"{_NAMES.get(name, name)}":', _quoted(texts), "")]
+
+
+def _headers(column: pa.ChunkedArray) -> pa.Array:
+    rows = [dict(one) if one else None for one in _chunk(column).to_pylist()]
+    texts = [attributes(None, None, None, None, one).decode() if one else "" for one in rows]
+    return pa.array(texts, pa.string())
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Texts as JSON."""
+    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
+        return pa.array([None if one is None else _text(one) for one in texts.to_pylist()], pa.string())
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _text(value: str) -> str:
+    return _encode(value).decode()
+
+
+def _joined(parts: list[Any], count: int) -> pa.Array:
+    """All parts behind each other, row by row; a null is nothing."""
+    found = pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="")
+    return found if isinstance(found, pa.Array) else pa.repeat(found, count)
+
+
+def _require(fits: pa.Array, values: pa.Array, why: str) -> None:
+    wrong = pc.filter(values, pc.invert(pc.fill_null(fits, False)))
+    if len(wrong):
+        raise InvalidMessage(f"{wrong[0].as_py()!r} {why}")
+
+
+def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column in one piece; one that is nothing but NULL is text that is not there."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.cast(pa.string()) if pa.types.is_null(whole.type) else whole
+
+
+def content(texts: pa.Array) -> bytes:
+    """The bytes of all texts behind each other."""
+    borders = memoryview(texts.buffers()[1]).cast("i")
+    return bytes(memoryview(texts.buffers()[2])[borders[texts.offset] : borders[texts.offset + len(texts)]])

@@ -1,0 +1,1 @@
+"""The built-in pipelines, a module each. ``heliograph.spark.pipelines`` says how one is made."""

@@ -1,0 +1,183 @@
+"""Payloads as typed columns: from JSON text to Arrow, and from a registered type's JSON Schema to Spark's types."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from heliograph.errors import PayloadMismatch
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+# -- from JSON text ---------------------------------------------------------------------------------------------------
+
+
+def typed(texts: pa.Array, kind: pa.DataType, place: Callable[[int], str], *, fail: bool) -> pa.Array:
+    """JSON texts as values of a type. What does not fit is null, or raises PayloadMismatch naming its place."""
+    values = [None if text is None else _decode(text) for text in texts.to_pylist()]
+    if _direct(kind):
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass  # some value does not fit: look at each
+    return pa.array([_one(value, kind, at, place, fail=fail) for at, value in enumerate(values)], kind)
+
+
+def _one(value: Any, kind: pa.DataType, at: int, place: Callable[[int], str], *, fail: bool) -> Any:
+    try:
+        return _shaped(value, kind)
+    except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
+        if fail:
+            raise PayloadMismatch(f"{place(at)}: the payload does not fit {kind}: {error}") from None
+        return None
+
+
+def _direct(kind: pa.DataType) -> bool:
+    """Whether Arrow takes what JSON has, as it is."""
+    if pa.types.is_struct(kind):
+        return all(_direct(kind.field(at).type) for at in range(kind.num_fields))
+    if pa.types.is_list(kind):
+        return _direct(kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_int64(kind) or pa.types.is_float64(kind))
+
+
+def _shaped(value: Any, kind: pa.DataType) -> Any:
+    """A JSON value as Arrow takes it for a type; raises if it does not fit."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return {field.name: _shaped(_object(value).get(field.name), field.type) for field in fields}
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            raise TypeError(f"expected an array, got {_shown(value)}")
+        return [_shaped(one, kind.value_type) for one in value]
+    if pa.types.is_map(kind):
+        return [(key, _shaped(one, kind.item_type)) for key, one in _object(value).items()]
+    return _scalar(value, kind)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object, got {_shown(value)}")
+    return value
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else _encode(value).decode()  # as text, whatever it is
+    if pa.types.is_boolean(kind):
+        return _of(value, bool)
+    if isinstance(value, bool):
+        raise TypeError(f"expected {kind}, got {_shown(value)}")
+    if pa.types.is_integer(kind):
+        number = int(value) if isinstance(value, float) and value.is_integer() else _of(value, int)
+        return pa.scalar(number, kind).as_py()
+    if pa.types.is_floating(kind):
+        return float(_of(value, int, float))
+    if pa.types.is_decimal(kind):
+        return pa.scalar(Decimal(str(_of(value, int, float, str))), kind).as_py()
+    return _from_text(_of(value, str), kind)
+
+
+def _from_text(text: str, kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if pa.types.is_date(kind):
+        return date.fromisoformat(text)
+    if pa.types.is_binary(kind):
+        return base64.b64decode(text, validate=True)
+    raise ValueError(f"JSON has nothing that becomes {kind}; read data as STRING and convert it with SQL")
+
+
+def _of(value: Any, *types: type) -> Any:
+    if not isinstance(value, types):
+        raise TypeError(f"expected {types[0].__name__}, got {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+# -- from JSON Schema -------------------------------------------------------------------------------------------------
+
+_SIMPLE: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "integer": LongType(),
+    "number": DoubleType(),
+    "boolean": BooleanType(),
+}
+_FORMATS: Final[dict[str, DataType]] = {
+    "date-time": TimestampType(),
+    "any-date-time": TimestampType(),
+    "partial-date-time": TimestampType(),  # without a zone: UTC
+    "date": DateType(),
+}
+
+
+def spark_type(schema: dict[str, Any]) -> DataType:
+    """The Spark type for what a JSON Schema describes. What has no counterpart (unions, anything) is JSON text.
+
+    >>> fields = {"n": {"type": "integer"}, "tags": {"type": "array"}}
+    >>> spark_type({"type": "object", "properties": fields}).simpleString()
+    'struct<n:bigint,tags:array<string>>'
+    """
+    return _type(schema, schema.get("$defs", {}), ())
+
+
+def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> DataType:
+    if not isinstance(schema, dict):
+        return StringType()
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        # One that holds itself has no end.
+        return StringType() if name in within else _type(named.get(name), named, (*within, name))
+    if "anyOf" in schema:
+        members = [one for one in schema["anyOf"] if one.get("type") != "null"]
+        return _type(members[0], named, within) if len(members) == 1 else StringType()
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        rest = [one for one in kind if one != "null"]
+        kind = rest[0] if len(rest) == 1 else None
+    if kind == "object":
+        return _object_type(schema, named, within)
+    if kind == "array":
+        return ArrayType(_type(schema.get("items"), named, within))
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return BinaryType()
+        return _FORMATS.get(schema.get("format", ""), StringType())
+    return _SIMPLE.get(kind or "", StringType())
+
+
+def _object_type(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> DataType:
+    fields = schema.get("properties")
+    if fields:
+        return StructType([StructField(name, _type(one, named, within)) for name, one in fields.items()])
+    others = schema.get("additionalProperties")
+    return MapType(StringType(), _type(others if isinstance(others, dict) else None, named, within))

@@ -1,0 +1,169 @@
+"""Where pipelines are declared: in built-in modules, in a Python file or module, or as SQL in a YAML or TOML file."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from heliograph.config.files import read_file
+from heliograph.errors import ConfigError, NotFound
+from heliograph.spark.pipelines.declared import (
+    AVAILABLE,
+    BATCH,
+    Input,
+    Option,
+    Output,
+    Pipeline,
+    checked,
+)
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pipeline in a file: SQL over its inputs.
+
+    name: large
+    inputs: {orders: {channel: orders}}
+    sql: SELECT key, data FROM orders WHERE get_json_object(data, '$.total') > :above
+    options: [{name: above, help: Only orders above this sum., kind: decimal, default: 1000}]
+    output: {kind: channel, to: orders.large}
+    trigger: 10 seconds
+    """
+
+    name: str
+    sql: str
+    inputs: dict[str, Input | str]
+    help: str = ""
+    output: Output = Output()
+    options: tuple[Option, ...] = ()
+    trigger: str | None = None
+    watermark: dict[str, str] = {}
+    """For each input that has one, how long its events may be late: by column ``time``."""
+
+
+def builtin() -> dict[str, Pipeline]:
+    """The pipelines that come with Heliograph, by name."""
+    from heliograph.spark import jobs
+
+    found: dict[str, Pipeline] = {}
+    for info in pkgutil.iter_modules(jobs.__path__):
+        if not info.name.startswith("_"):
+            found |= _of_module(importlib.import_module(f"{jobs.__name__}.{info.name}"))
+    return dict(sorted(found.items()))
+
+
+def declared(files: Iterable[str] = ()) -> dict[str, Pipeline]:
+    """All pipelines: the built-in ones, and those of these files and modules."""
+    found = builtin()
+    for file in files:
+        for name, one in in_file(file).items():
+            if name in found and found[name] is not one:
+                raise ConfigError(f"{file} declares pipeline '{name}', which there is already; choose another name")
+            found[name] = one
+    return found
+
+
+def find(name: str, files: Iterable[str] = ()) -> Pipeline:
+    """One of them."""
+    there = declared(files)
+    if name in there:
+        return there[name]
+    close = difflib.get_close_matches(name, there, 1)
+    raise NotFound(
+        f"there is no pipeline '{name}'"
+        + (
+            f"; did you mean '{close[0]}'?"
+            if close
+            else "; 'helio pipeline list' shows them, --file names a file of yours"
+        )
+    )
+
+
+def in_file(file: str) -> dict[str, Pipeline]:
+    """The pipelines of a file ``.py``, ``.yaml``, ``.toml``, or of a module by its dotted name."""
+    path = Path(file)
+    if path.suffix in {".yaml", ".yml", ".toml"}:
+        found = _of_text(path)
+    elif path.suffix == ".py":
+        found = _of_module(_load(path))
+    else:
+        try:
+            found = _of_module(importlib.import_module(file))
+        except ModuleNotFoundError as error:
+            raise NotFound(
+                f"{file} is neither a file that ends in .py, .yaml or .toml, nor a module ({error})"
+            ) from None
+    if not found:
+        raise NotFound(f"{file} declares no pipelines; see 'helio pipeline --help'")
+    return found
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotFound(f"there is no file {path}")
+    name = f"heliograph_pipelines_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _of_module(module: ModuleType) -> dict[str, Pipeline]:
+    return {one.name: one for one in vars(module).values() if isinstance(one, Pipeline)}
+
+
+# -- SQL --------------------------------------------------------------------------------------------------------------
+
+
+def _of_text(path: Path) -> dict[str, Pipeline]:
+    if not path.is_file():
+        raise NotFound(f"there is no file {path}")
+    tree = read_file(path)
+    told: Any = tree.get("pipelines", [tree])
+    try:
+        found = msgspec.convert(told, list[Declared], strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path} does not declare a pipeline: {error}") from None
+    return {one.name: _of_sql(one) for one in found}
+
+
+def _of_sql(one: Declared) -> Pipeline:
+    inputs = {name: Input(given) if isinstance(given, str) else given for name, given in one.inputs.items()}
+    unknown = [name for name in one.watermark if name not in inputs]
+    if unknown:
+        raise ConfigError(f"pipeline '{one.name}': watermark names '{unknown[0]}', which is no input")
+
+    def run(**given: Any) -> Any:
+        tables = {name: given[name] for name in inputs}
+        for name, late in one.watermark.items():
+            tables[name] = tables[name].withWatermark("time", late)
+        spark = next(iter(tables.values())).sparkSession
+        for name, table in tables.items():
+            table.createOrReplaceTempView(name)
+        chosen = {option.name: given[option.name] for option in one.options}
+        return spark.sql(one.sql, args=chosen or None)
+
+    return checked(
+        Pipeline(
+            name=one.name, help=one.help or f"SQL over {', '.join(inputs)}.", function=run, inputs=inputs,
+            output=one.output, options=one.options, sql=one.sql,
+            trigger=one.trigger or (BATCH if one.output.kind == "table" else AVAILABLE),
+        )
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""A session for a pipeline: what its Java says goes to a file, and Ctrl-C still means what it meant before."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heliograph.errors import ConfigError
+from heliograph.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def launch(
+    app: str, *, master: str | None, remote: str | None, settings: Mapping[str, str], log: Path | None
+) -> SparkSession:
+    """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
+    try:
+        with _own_signals(), _speaking_to(log):
+            spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
+    except ImportError as error:
+        raise ConfigError(f"Spark Connect needs more packages: pip install 'heliograph[connect]' ({error})") from None
+    if log is not None:
+        _hush()
+    return spark
+
+
+def _hush() -> None:
+    """Spark's Python logs a page for each error that it raises, too; whoever gets the error tells of it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Spark takes Ctrl-C for itself, and would cancel a micro-batch in the middle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _speaking_to(log: Path | None) -> Iterator[None]:
+    """Whatever is started in this block has a file as its stderr, for as long as it lives."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    usual = os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(usual, 2)
+        os.close(usual)
+        os.close(file)

@@ -1,0 +1,114 @@
+"""Which rows a replay publishes: those of a range that fulfil a condition, in an order that is always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from heliograph.errors import ConfigError
+from heliograph.spark.archive.together import whole
+from heliograph.spark.bodies import COLUMNS
+from heliograph.spark.offsets import Places
+from heliograph.spark.options import read_options
+from heliograph.spark.replay.record import At, Said
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Offsets = dict[str, dict[str, int]]
+_PLACE: Final = ("channel", "partition", "offset")
+_TAKEN: Final = tuple(name for name in COLUMNS if name != "channel")
+_TYPES: Final = {"time": pa.timestamp("us", "UTC"), "headers": pa.map_(pa.string(), pa.string()), "bytes": pa.binary()}
+
+
+def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
+    """What the words for start and end mean now, for every partition, archive included."""
+    options = read_options({"path": str(path), "channel": said.channel, "includeArchive": "true"}, streaming=False)
+    places = [Places("start", said.start, "first"), Places("end", said.end, "new")]
+    found: tuple[Offsets, Offsets] = ({}, {})
+    with whole(options) as directory:
+        for name in directory.among(options.channels):
+            for number in range(directory.engine.describe(name).partitions):
+                for offsets, place in zip(found, places, strict=True):
+                    offsets.setdefault(name, {})[str(number)] = place.offset(directory, name, number)
+    return found
+
+
+def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends: Offsets) -> DataFrame:
+    """The messages that are meant."""
+    import msgspec
+
+    table = (
+        spark.read.format("heliograph")
+        .option("path", str(path))
+        .option("channel", ",".join(starts))
+        .option("includeArchive", "true")
+        .option("startingOffsets", msgspec.json.encode(starts).decode())
+        .option("endingOffsets", msgspec.json.encode(ends).decode())
+        .load()
+    )
+    if said.where is not None:
+        table = table.where(said.where)
+    if said.sql is None:
+        return table
+    table.createOrReplaceTempView("messages")
+    made = spark.sql(said.sql)
+    lacking = [name for name in (*_PLACE, "time") if name not in made.columns]
+    if lacking:
+        raise ConfigError(
+            f"--sql leaves out column '{lacking[0]}': messages are recognised by where they were, so the result needs "
+            "channel, partition, offset and time. Write SELECT * EXCEPT (data), … AS data FROM messages"
+        )
+    return made
+
+
+def ordered(table: DataFrame, after: At | None) -> DataFrame:
+    """In the order in which they are published: by time between partitions, as in the log within each."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    log = Window.partitionBy("channel", "partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    table = table.withColumn("_at", F.max(F.unix_micros("time")).over(log))
+    key = F.struct("_at", *_PLACE)
+    if after is not None:
+        behind = F.struct(
+            F.lit(after.time_us).cast("bigint"),
+            F.lit(after.channel),
+            F.lit(after.partition),
+            F.lit(after.offset).cast("bigint"),
+        )
+        table = table.where(key > behind)
+    return table.orderBy("_at", *_PLACE)
+
+
+def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, pa.RecordBatch]]:
+    """The rows on their way to the sink, and the place of the last of each chunk."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    taken = [name for name in _TAKEN if name in table.columns and not (new_ids and name in {"id", "time"})]
+    columns = ["_at", *_PLACE, *(F.unix_micros("time").alias("time") if name == "time" else name for name in taken)]
+    schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in taken])
+    waiting: list[Any] = []
+    for row in table.select(*columns).toLocalIterator(prefetchPartitions=True):
+        waiting.append(row)
+        if len(waiting) >= size:
+            yield _chunk(waiting, schema)
+            waiting = []
+    if waiting:
+        yield _chunk(waiting, schema)
+
+
+def _chunk(rows: list[Any], schema: pa.Schema) -> tuple[At, pa.RecordBatch]:
+    last = rows[-1]
+    arrays = [pa.array([_plain(row[field.name]) for row in rows], field.type) for field in schema]
+    at = At(last["_at"], last["channel"], last["partition"], last["offset"])
+    return at, pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(value: Any) -> Any:
+    return (
+        list(value.items()) if isinstance(value, Mapping) else bytes(value) if isinstance(value, bytearray) else value
+    )

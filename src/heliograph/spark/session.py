@@ -1,0 +1,85 @@
+"""A Spark session that works: the right Python, a Java, filters pushed down, and no page of JVM noise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from heliograph.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JAVA_MIN: Final = 17
+_QUIET: Final = Path(__file__).with_name("log4j2.properties")
+SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What a session gets unless its maker says otherwise."""
+
+
+def session(
+    app: str = "heliograph", *, master: str | None = None, remote: str | None = None, **settings: Any
+) -> SparkSession:
+    """A Spark session for Heliograph: the one that there is, or a new one.
+
+    ``master`` is ``local[*]`` unless said otherwise (or a ``spark-submit`` says it); ``remote`` a Spark Connect server
+    (``sc://host``). Further arguments are settings, with ``__`` for a dot: ``spark__executor__memory="4g"``.
+    """
+    builder = _builder().appName(app)
+    chosen = {**SETTINGS, **{name.replace("__", "."): str(value) for name, value in settings.items()}}
+    if remote is not None:
+        found = builder.remote(remote).getOrCreate()
+        with contextlib.suppress(Exception):  # a server that does not let clients set it reads more than it must
+            found.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        return found
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    quiet = f"-Dlog4j2.configurationFile=file:{_QUIET}"
+    chosen["spark.driver.extraJavaOptions"] = f"{quiet} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    if master is not None or "SPARK_MASTER" not in os.environ:
+        builder = builder.master(master or "local[*]")
+    return builder.getOrCreate()
+
+
+def _builder() -> Any:
+    try:
+        import pyarrow as pa  # noqa: F401 - what Spark and our source exchange
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark is not installed ({error.name} is missing): pip install 'heliograph[spark]'"
+        ) from None
+    return SparkSession.builder
+
+
+def find_java() -> str:
+    """The Java that Spark will use: that of JAVA_HOME, else the ``java`` of the path."""
+    home = os.environ.get("JAVA_HOME")
+    there = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if there is not None and _new_enough(there):
+        return there
+    what = f"{there} is older" if there is not None and Path(there).exists() else "none was found"
+    raise ConfigError(
+        f"Spark needs Java {_JAVA_MIN} or newer, and {what}: install one (Debian: apt-get install "
+        "openjdk-17-jre-headless), or set JAVA_HOME, and try again"
+    )
+
+
+def _new_enough(java: str) -> bool:
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+    except OSError:
+        return False
+    number = said.partition('"')[2].partition('"')[0].partition(".")[0]  # openjdk version "17.0.15" 2025-04-15
+    return number.isdecimal() and int(number) >= _JAVA_MIN

@@ -1,0 +1,174 @@
+"""What tasks write and nobody sees: messages laid aside until the driver publishes all of a batch.
+
+    spark/staged/QUERY/BATCH/NAME.lines     of one try of one task: head, newline, payload, newline, and so on
+
+A task writes messages for several channels and partitions, section by section; what is where goes to the driver with
+the task's result. The file is synced before that: the driver's record relies on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
+from heliograph.disk import SYSTEM_DISK, explaining
+from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.names import DEAD_LETTER, check_name, check_publishable
+from heliograph.spark.bodies import Encoder, content, partitions_of
+from heliograph.spark.directory import Directory
+from heliograph.spark.options import WriteOptions
+
+FOLDER: Final = "spark"
+STAGED: Final = "staged"
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Messages for one partition, somewhere in a staged file."""
+
+    file: str
+    channel: str
+    partition: int
+    count: int
+    position: int
+    length: int
+    crc: int
+    times_us: tuple[int, int]
+
+
+def folder(root: Path, query: str, batch: str) -> Path:
+    """Where the tasks of a batch lay their messages aside."""
+    return root / FOLDER / STAGED / query / batch
+
+
+def _letters(rows: pa.Table, kind: str | None) -> bool:
+    """Whether all rows are dead letters: a pipeline may give messages up, too."""
+    kinds = pc.unique(rows["type"]).to_pylist() if "type" in rows.column_names else [None]
+    return {one or kind for one in kinds} == {DEAD_LETTER_TYPE}
+
+
+class Stage:
+    """One try of one task."""
+
+    def __init__(self, options: WriteOptions, query: str, batch: str, name: str, max_bytes: int) -> None:
+        self._options = options
+        self._directory = Directory(options.path)
+        self._encoder = Encoder(self._directory.engine.name, options, max_bytes)
+        self._folder = folder(self._directory.root, query, batch)
+        self._name = f"{name}-{os.urandom(4).hex()}.lines"
+        self._fd = -1
+        self._position = 0
+        self._sections: list[Section] = []
+        self._counts: dict[str, int] = {}
+        self._turn = int.from_bytes(os.urandom(4), "little")
+
+    @explaining("cannot lay messages aside")
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[Section]:
+        """Lay all rows aside; where they are."""
+        try:
+            for batch in batches:
+                step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
+                for at in range(0, batch.num_rows, step):
+                    self._write_rows(pa.Table.from_batches([batch.slice(at, step)]))
+            if self._fd >= 0:
+                SYSTEM_DISK.fdatasync(self._fd)
+                SYSTEM_DISK.sync_directory(self._folder)
+            return self._sections
+        except BaseException:
+            self._discard()
+            raise
+        finally:
+            self._close()
+
+    def _write_rows(self, rows: pa.Table) -> None:
+        if "channel" not in rows.column_names:
+            assert self._options.channel is not None
+            self._write_channel(self._options.channel, rows)
+            return
+        names = pc.coalesce(rows["channel"], pa.scalar(self._options.channel, pa.string()))
+        for name in pc.unique(names).to_pylist():
+            fits = pc.is_null(names) if name is None else pc.equal(names, name)
+            self._write_channel(check_name(name), rows.filter(pc.fill_null(fits, False)))
+
+    def _write_channel(self, channel: str, rows: pa.Table) -> None:
+        if channel.endswith(DEAD_LETTER) and _letters(rows, self._options.type):
+            self._write_part(channel, 0, rows)  # where all who look for them look
+            return
+        check_publishable(channel)
+        count = self._partitions(channel)
+        self._turn += 1
+        if count == 1 or "key" not in rows.column_names:
+            self._write_part(channel, self._turn % count, rows)
+            return
+        places = pc.fill_null(partitions_of(rows["key"], count), self._turn % count)
+        for number in pc.unique(places).to_pylist():
+            self._write_part(channel, number, rows.filter(pc.equal(places, number)))
+
+    def _partitions(self, channel: str) -> int:
+        if channel not in self._counts:
+            file = self._directory.find(channel)
+            self._counts[channel] = (
+                self._directory.engine.config.storage.partitions if file is None else file.partitions
+            )
+        return self._counts[channel]
+
+    def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
+        bodies = self._encoder.bodies(channel, rows)
+        lines = pc.binary_join_element_wise(bodies.heads, "\n", bodies.payloads, "\n", "")
+        data = content(lines)
+        if self._fd < 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._fd = SYSTEM_DISK.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        SYSTEM_DISK.write_all(self._fd, data)
+        self._sections.append(
+            Section(
+                str(Path(self._folder.parent.name, self._folder.name, self._name)),
+                channel,
+                partition,
+                len(lines),
+                self._position,
+                len(data),
+                google_crc32c.value(data),
+                bodies.times_us,
+            )
+        )
+        self._position += len(data)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            SYSTEM_DISK.close(self._fd)
+            self._fd = -1
+        self._directory.close()
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            SYSTEM_DISK.unlink(self._folder / self._name)
+
+
+def sweep(root: Path, older_than_s: float, keep: frozenset[str]) -> int:
+    """Remove what was laid aside long ago and nobody will publish, except these files' folders; how many batches."""
+    removed = 0
+    before = time.time() - older_than_s
+    for batch in sorted((root / FOLDER / STAGED).glob("*/*")):
+        with contextlib.suppress(OSError):
+            if f"{batch.parent.name}/{batch.name}" not in keep and batch.stat().st_mtime < before:
+                SYSTEM_DISK.remove_tree(batch)
+                removed += 1
+    return removed
+
+
+def discard(root: Path, query: str, batch: str) -> None:
+    """Remove what the tasks of a batch laid aside."""
+    with contextlib.suppress(OSError):
+        SYSTEM_DISK.remove_tree(folder(root, query, batch))
+    with contextlib.suppress(OSError):
+        SYSTEM_DISK.rmdir(folder(root, query, batch).parent)

@@ -1,0 +1,236 @@
+"""What tasks lay aside and the driver publishes: all of a batch, once, whatever dies when. Without a Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import heliograph as hg
+from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
+from heliograph.spark import publishing
+from heliograph.spark.bodies import check_columns
+from heliograph.spark.options import write_options
+from heliograph.spark.publishing import drop_batch, publish_batch, tidy
+from heliograph.spark.staging import Section, Stage
+from heliograph.station.producer import Producer
+from tests.spark.reading_back import ddl
+
+QUERY = "6f1e"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with hg.open(tmp_path / "data", name="host1", durability="os") as station:
+        station.create_channel("out", partitions=3)
+    return tmp_path / "data"
+
+
+def stage(root: Path, batch: str, rows: dict[str, list[Any]], name: str = "0-0", **options: Any) -> list[Section]:
+    options.setdefault("channel", "out")
+    said = write_options({"path": str(root), **options})
+    return Stage(said, QUERY, batch, name, 10_000_000).write(iter([pa.RecordBatch.from_pydict(rows)]))
+
+
+def numbers(root: Path, channel: str = "out") -> list[int]:
+    with hg.open(root, read_only=True) as station:
+        return sorted(message.data for message in station.read(channel))
+
+
+def texts(*values: int) -> dict[str, list[Any]]:
+    return {"data": [str(value) for value in values], "key": [f"k{value}" for value in values]}
+
+
+def staged(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "spark" / "staged").rglob("*.lines"))
+
+
+def test_nothing_is_visible_before_the_batch_is_published(root: Path) -> None:
+    sections = stage(root, "0", texts(*range(10))) + stage(root, "0", texts(*range(10, 20)), "1-0")
+    assert numbers(root) == []
+    publish_batch(str(root), QUERY, "0", sections)
+    assert numbers(root) == list(range(20))
+    assert staged(root) == []
+
+
+def test_a_batch_that_comes_again_is_published_once(root: Path) -> None:
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1, 2)))
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1, 2)))
+    publish_batch(str(root), QUERY, "1", stage(root, "1", texts(3)))
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1, 2)))
+    assert numbers(root) == [1, 2, 3]
+    assert staged(root) == []
+
+
+def test_the_same_number_of_another_query_is_another_batch(root: Path) -> None:
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1)))
+    publish_batch(str(root), "another", "0", stage(root, "0", texts(2)))
+    assert numbers(root) == [1, 2]
+
+
+class Died(BaseException):
+    """Nothing catches it, as nothing runs in a killed process."""
+
+
+@pytest.mark.parametrize("deaths", range(1, 9))
+def test_a_driver_that_dies_anywhere_is_finished_by_the_next(
+    root: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """It dies before the nth thing that changes the disk; the batch comes again with other rows in other tasks."""
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(100)))
+    calls = 0
+    real_save, real_publish = publishing._save, Producer.publish_encoded
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == deaths:
+            raise Died
+
+    def save(*args: Any) -> None:
+        step()
+        real_save(*args)
+        step()
+
+    def publish(*args: Any, **more: Any) -> int:
+        step()
+        return real_publish(*args, **more)
+
+    monkeypatch.setattr(publishing, "_save", save)
+    monkeypatch.setattr(Producer, "publish_encoded", publish)
+    sections = stage(root, "1", texts(*range(10))) + stage(root, "1", texts(*range(10, 20)), "1-0")
+    try:
+        publish_batch(str(root), QUERY, "1", sections)
+        died = False
+    except Died:
+        died = True
+    monkeypatch.undo()
+    again = stage(root, "1", texts(*reversed(range(20))), "0-0")  # Spark does not say that rows keep their order
+    publish_batch(str(root), QUERY, "1", again)
+    assert numbers(root) == [*range(20), 100]
+    assert staged(root) == []
+    assert died or deaths > 5
+
+
+def test_a_batch_that_happened_is_finished_though_its_query_never_comes_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = stage(root, "0", texts(*range(5)))
+    monkeypatch.setattr(Producer, "publish_encoded", _dies)
+    with pytest.raises(Died):
+        publish_batch(str(root), QUERY, "0", sections)
+    monkeypatch.undo()
+    drop_batch(str(root), QUERY, "0")  # a late abort changes nothing about that
+    assert numbers(root) == []
+    tidy(str(root))
+    assert numbers(root) == list(range(5))
+
+
+def _dies(*_: Any, **__: Any) -> int:
+    raise Died
+
+
+def test_the_channel_is_deleted_before_a_dead_drivers_batch_is_finished(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1, 2, 3)))
+    sections = stage(root, "1", texts(4, 5))
+    monkeypatch.setattr(Producer, "publish_encoded", _dies)
+    with pytest.raises(Died):
+        publish_batch(str(root), QUERY, "1", sections)
+    monkeypatch.undo()
+    with hg.open(root) as station:
+        station.delete_channel("out")
+        station.create_channel("out", partitions=3)
+    publish_batch(str(root), QUERY, "1", [])
+    assert numbers(root) == [4, 5]
+
+
+def test_what_failed_tasks_laid_aside_goes(root: Path) -> None:
+    stage(root, "0", texts(1), "0-0")
+    drop_batch(str(root), QUERY, "0")
+    assert staged(root) == []
+    stage(root, "1", texts(1), "0-0")
+    publish_batch(str(root), QUERY, "1", stage(root, "1", texts(1), "0-1"))  # the first try of that task died
+    assert staged(root) == []
+    assert numbers(root) == [1]
+    stage(root, "2", texts(2))
+    tidy(str(root))
+    assert len(staged(root)) == 1  # it may still be wanted
+    (folder,) = (root / "spark" / "staged").glob("*/2")
+    os.utime(folder, (0, 0))
+    tidy(str(root))
+    assert staged(root) == []
+
+
+def test_damaged_staged_files_are_not_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = stage(root, "0", texts(*range(5)))
+    (file,) = (root / "spark" / "staged").rglob("*.lines")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Damaged, match="is damaged, though the batch"):
+        publish_batch(str(root), QUERY, "0", sections)
+    assert len(numbers(root)) < 5
+
+
+def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict(texts(1))
+        raise ValueError("broken row")
+
+    with pytest.raises(ValueError, match="broken row"):
+        Stage(write_options({"path": str(root), "channel": "out"}), QUERY, "0", "0-0", 10_000).write(rows())
+    assert staged(root) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ({"data": ["not json"]}, InvalidMessage, "holds 'not json', which is not JSON"),
+        ({"data": ["1,2"]}, InvalidMessage, "not JSON"),
+        ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id"),
+        ({"data": ["1"], "id": [None]}, InvalidMessage, "is no id"),
+        ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
+        ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
+        ({"data": ["1"], "headers": [[("type", "x")]]}, InvalidMessage, "header name 'type'"),
+        ({"data": ["1"], "time": [datetime(1960, 1, 1, tzinfo=UTC)]}, InvalidMessage, "outside of the years"),
+        ({"data": ['"' + "y" * 10_000_000 + '"']}, MessageTooLarge, "messages.max_bytes allows"),
+        ({"data": ["1"], "key": ["k" * 70_000]}, InvalidMessage, "column 'key' holds more than"),
+        ({"data": ["1"], "type": ["line\nbreak"]}, InvalidMessage, "cannot be printed"),
+    ],
+)
+def test_what_cannot_be_a_message_is_refused(root: Path, rows: dict[str, Any], error: type, message: str) -> None:
+    if "headers" in rows:
+        rows = {**rows, "headers": pa.array(rows["headers"], pa.map_(pa.string(), pa.string()))}
+    with pytest.raises(error, match=message):
+        stage(root, "0", rows)
+    assert staged(root) == []
+
+
+def test_columns_that_mean_nothing_are_refused() -> None:
+    options = write_options({"path": "data"})
+    for columns, message in {
+        "channel STRING, data STRING, n INT": "column 'n' has no meaning",
+        "channel STRING": "neither a column 'data'",
+        "data STRING": "where to",
+        "channel STRING, data STRING, key BIGINT": "column 'key' is BIGINT, and must be STRING",
+        "channel STRING, data STRING, time STRING": "column 'time' is STRING, and must be TIMESTAMP",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            check_columns(ddl(columns), options)
+
+
+def test_a_section_out_of_turn_is_refused(root: Path) -> None:
+    with hg.open(root) as station, station.producer("p") as producer:
+        head = [b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"']
+        assert producer.publish_encoded("out", 0, head, [b',"data":1'], seq=1, times_us=(1, 1)) == 1
+        assert producer.publish_encoded("out", 0, head, [b',"data":1'], seq=1, times_us=(1, 1)) == 0
+        with pytest.raises(OutOfSequence):
+            producer.publish_encoded("out", 0, head, [b',"data":1'], seq=3, times_us=(1, 1))
+    assert numbers(root) == [1]

@@ -1,0 +1,177 @@
+"""Replay: messages of archive and log once more, each once, however often it is interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import heliograph as hg
+from heliograph.errors import ConfigError
+from heliograph.spark.jobs import replay as jobs
+from heliograph.spark.pipelines.finding import find
+from heliograph.spark.pipelines.run import Run
+from heliograph.spark.pipelines.running import How, Listener, run
+from heliograph.spark.replay import record as records
+from heliograph.spark.replay import rows as selecting
+from heliograph.spark.replay.record import At, Record, Said
+from tests.opening import Opener
+
+pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
+SAID = Said(channel="orders", into="again", start="first", end="new")
+
+
+def read(path: Path, channel: str) -> list[Any]:
+    with hg.open(path, read_only=True) as station:
+        return list(station.read(channel)) if channel in {one.name for one in station.channels()} else []
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+def fake_chunks(table: Any, size: int, *, new_ids: bool) -> Iterator[tuple[At, pa.RecordBatch]]:
+    """Rows without a Spark: a table is a list of numbers."""
+    for at in range(0, len(table), size):
+        part = table[at : at + size]
+        yield At(part[-1], "orders", 0, part[-1]), pa.record_batch({"data": [f'{{"n":{n}}}' for n in part]})
+
+
+def fake_ordered(table: Any, after: At | None) -> Any:
+    return [n for n in table if after is None or n > after.offset]
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selecting, "chunks", fake_chunks)
+    monkeypatch.setattr(selecting, "ordered", fake_ordered)
+    monkeypatch.setattr(jobs, "_CHUNK_ROWS", 10)
+
+
+def publishing(root: Path, rate: float | None = None, **more: Any) -> Any:
+    folder = root / "pipelines" / "replay"
+    folder.mkdir(parents=True, exist_ok=True)
+    one: Any = Run(None, root, folder, find("replay"), trigger="batch", **more)  # type: ignore[arg-type]
+    found = records.load(folder, "x", SAID) or Record(said=SAID, starts={}, ends={})
+    return jobs._Publishing(one, "x", found, rate)
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("module", ["heliograph.spark.replay.record.save", "heliograph.spark.publishing._save"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_death_between_any_two_steps_leaves_every_message_published_once(
+    opened: Opener, root: Path, module: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened().close()
+    import importlib
+
+    home, _, name = module.rpartition(".")
+    real = getattr(importlib.import_module(home), name)
+    for fatal in range(20):
+        left = fatal % 5
+
+        def dying(*args: Any) -> None:
+            nonlocal left
+            left -= 1
+            if before and left < 0:
+                raise Killed
+            real(*args)
+            if left < 0:
+                raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, dying)
+            patched.setattr(jobs, "_CHUNK_ROWS", (10, 7)[fatal % 2])  # another --rate
+            try:
+                publishing(root).all(list(range(45)))
+                break
+            except Killed:
+                continue
+    publishing(root).all(list(range(45)))
+    assert [message.data["n"] for message in read(root, "again")] == list(range(45))
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_rate_is_kept(opened: Opener, root: Path) -> None:
+    opened().close()
+    slept: list[float] = []
+    one = publishing(root, rate=100.0)
+    one.now = 50
+    one._begun = time.monotonic()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        one._begun -= seconds
+
+    assert one._paced(sleep)
+    assert sum(slept) == pytest.approx(0.5, abs=0.1)
+    one = publishing(root, rate=100.0, stopping=lambda: True)
+    assert not one._paced()
+
+
+def test_the_name_of_another_replay_is_refused(tmp_path: Path) -> None:
+    records.save(tmp_path, "x", Record(said=SAID, starts={}, ends={}))
+    assert records.load(tmp_path, "x", SAID) is not None
+    with pytest.raises(ConfigError, match=r"of something else .*--into again.*another --name"):
+        records.load(tmp_path, "x", Said(channel="orders", into="elsewhere", start="first", end="new"))
+
+
+def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
+    opened: Opener, root: Path, spark: Any
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    with opened(segment_bytes=4096, retention_bytes=4096, retention_archived=True) as station:
+        station.create_channel("orders", partitions=2)
+        station.create_channel("again", partitions=2)
+        for n in range(80):
+            station.publish("orders", {"n": n, "text": "x" * 60}, key=f"k{n % 5}", headers={"level": n % 3})
+        assert run(find("archive"), {}, root).facts["messages"] == 80
+        assert station.trim("orders")
+        for n in range(80, 100):
+            station.publish("orders", {"n": n}, key=f"k{n % 5}", headers={"level": n % 3})
+    asked = {"channel": "orders", "into": "again", "where": "headers['level'] = '1'"}
+    wanted = [n for n in range(100) if n % 3 == 1]
+    dry = run(find("replay"), {**asked, "dry_run": True}, root)
+    assert (dry.facts["messages"], read(root, "again")) == (len(wanted), [])
+
+    seen: list[Any] = []
+    slow = {**asked, "rate": 10.0}
+    first = run(find("replay"), slow, root, How(), Listener(progress=seen.append, asked=lambda: bool(seen)))
+    assert 0 < first.facts["published"] < len(wanted)
+    second = run(find("replay"), asked, root)
+    assert second.facts["published"] == len(wanted) - first.facts["published"]
+    assert run(find("replay"), asked, root).facts["published"] == 0
+
+    found = read(root, "again")
+    assert sorted(message.data["n"] for message in found) == wanted
+    for key in range(5):
+        numbers = [message.data["n"] for message in found if message.key == f"k{key}"]
+        assert numbers == sorted(numbers)
+    before = {message.data["n"]: message for message in read(root, "orders")}
+    for message in found:
+        if message.data["n"] in before:
+            one = before[message.data["n"]]
+            assert (message.id, message.time, message.key) == (one.id, one.time, one.key)
+    twice = {
+        "channel": "orders", "into": "twice", "start": '{"orders": {"0": 0, "1": "new"}}',
+        "sql": "SELECT * EXCEPT (data), to_json(struct(offset AS n)) AS data FROM messages",
+    }  # fmt: skip
+    assert run(find("replay"), twice, root).facts["published"] == len({m.data["n"] for m in read(root, "twice")}) > 0
+    with pytest.raises(ConfigError, match="leaves out column 'channel'"):
+        run(find("replay"), {**twice, "sql": "SELECT data FROM messages"}, root)
+
+    stream = spark.readStream.format("heliograph").options(path=str(root), channel="orders", includeArchive="true")
+    query = (
+        stream.option("maxMessagesPerTrigger", 30).load().writeStream.format("memory").queryName("archived_orders")
+        .option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    assert spark.sql("SELECT count(*), count(DISTINCT partition, offset) FROM archived_orders").first() == (100, 100)
+    assert run(find("compact"), {}, root).facts["files after"] <= 2
+    whole = spark.read.format("heliograph").options(path=str(root), channel="orders", includeArchive="true").load()
+    assert whole.select("partition", "offset").distinct().count() == whole.count() == 100
+    spark.conf.set("spark.sql.session.timeZone", zone)

@@ -1,0 +1,198 @@
+"""What becomes of stored lines: the same as JSON says, whichever way they are read."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import heliograph as hg
+from heliograph.spark import rows as module
+from heliograph.spark.cutting import PADDING, cut
+from heliograph.spark.rows import Piece, Place, to_batch
+from tests.spark.reading_back import comparable, expected, publish_every_kind, wanted
+
+PLACE = Place("alerts", 0)
+
+
+def stored(path: Path, channel: str = "alerts", partition: int = 0) -> bytes:
+    return b"".join(
+        file.read_bytes() for file in sorted((path / "channels" / channel / str(partition)).glob("*.jsonl"))
+    )
+
+
+def line(body: bytes, tail: bytes = b',"origin":"host1.k3f9q2","originseq":"0/1"') -> bytes:
+    body += tail
+    return b'%b,"crc":"%08x"}\n' % (body, google_crc32c.value(body))
+
+
+HEAD = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01.123456Z","channel":"alerts"'
+
+
+def test_every_kind_of_message_is_read_as_json_has_it(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="host1") as station:
+        count = publish_every_kind(station, "alerts")
+    text = stored(tmp_path)
+    batch, malformed = to_batch(Piece(0, text), PLACE, wanted())
+    assert not malformed
+    lines = text.splitlines()
+    assert batch.num_rows == count == len(lines)
+    for offset, (row, one) in enumerate(zip(batch.to_pylist(), lines, strict=True)):
+        assert comparable(row) == expected(one, "alerts", 0, offset)
+
+
+def test_most_lines_are_not_decoded_one_by_one(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="host1") as station:
+        for number in range(20):
+            station.publish("alerts", {"text": f'a "quoted" {number}'}, key=f"k{number}", correlation_id="c")
+        station.publish_many("alerts", [{"n": n} for n in range(20)])
+        with station.producer("p") as producer:
+            producer.publish_many("alerts", [{"n": n} for n in range(20)], key="x")
+        with station.atomic() as step:
+            step.publish("alerts", {"n": 1})
+            step.publish("alerts", {"n": 2})
+        station.publish("alerts", 1, headers={"h": 1})
+    found = cut(stored(tmp_path) + PADDING)
+    assert np.flatnonzero(found.odd).tolist() == [62]
+
+
+def test_bytes_expiry_and_raw_lines_have_columns(tmp_path: Path) -> None:
+    with hg.open(tmp_path, name="host1") as station:
+        station.publish("alerts", b"\x00\x01")
+        station.publish("alerts", 1, headers={"level": 3, "urgent": True, "text": "x"}, ttl=60)
+        station.publish("alerts", 2)
+    text = stored(tmp_path)
+    schema = "bytes BINARY, expires TIMESTAMP, raw STRING, level BIGINT, urgent BOOLEAN, text STRING, data STRING"
+    got = to_batch(Piece(0, text), PLACE, wanted(schema))[0].to_pylist()
+    assert [row["bytes"] for row in got] == [b"\x00\x01", None, None]
+    assert [row["data"] for row in got] == [None, "1", "2"]
+    assert [(row["level"], row["urgent"], row["text"]) for row in got] == [(None,) * 3, (3, True, "x"), (None,) * 3]
+    assert got[1]["expires"] > datetime.now(UTC)
+    assert got[0]["expires"] is None
+    assert [row["raw"].encode() for row in got] == text.splitlines()
+
+
+def test_attributes_behind_the_data_are_found_by_name() -> None:
+    """Another writer's order: what is asked for decides nothing about what is found."""
+    text = line(HEAD + b',"data":{"a":1},"subject":"late","region":"north","partitionkey":"k"') + line(
+        HEAD + b',"data":2'
+    )
+    want = {"subject": "late", "headers": [("region", "north")], "region": "north", "key": "k", "data": '{"a":1}'}
+    for column, value in want.items():
+        kind = "MAP<STRING,STRING>" if column == "headers" else "STRING"
+        assert to_batch(Piece(0, text), PLACE, wanted(f"{column} {kind}"))[0].to_pylist()[0][column] == value
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"specversion":"1.0","id":"a"}',
+        b"{}",
+        b"not json",
+        HEAD + b',"data":{"a":}',
+        HEAD.replace(b'"time":"2026-11-15T20:30:01.123456Z"', b'"time":"yesterday"') + b',"data":1',
+        HEAD.replace(b'"type":"t"', b'"type":7') + b',"data":1',
+        HEAD + b',"data":"\xff\xfe"',
+        b'"' * 60,
+        HEAD,
+    ],
+)
+def test_a_line_that_is_no_message_is_told_and_the_others_are_read(bad: bytes) -> None:
+    wrong = bad + b"\n" if bad == b"not json" else line(bad)
+    text = line(HEAD + b',"data":1') + wrong + line(HEAD + b',"data":2')
+    batch, malformed = to_batch(Piece(10, text), PLACE, wanted("offset BIGINT, data STRING"))
+    if bad == HEAD:  # no data is null
+        assert not malformed
+        assert batch.to_pylist()[1] == {"offset": 11, "data": None}
+        return
+    assert batch.to_pylist() == [{"offset": 10, "data": "1"}, {"offset": 12, "data": "2"}]
+    assert [one.offset for one in malformed] == [11]
+    assert malformed[0].reason.startswith("not a message")
+
+
+def test_a_value_does_not_end_in_the_next_line() -> None:
+    """Two broken lines whose borders would fit if they were one."""
+    whole = HEAD + b',"data":1,"origin":"host1.k3f9q2","originseq":"0/1","crc":"00000000"}\n'
+    broken = whole.replace(b'"id":"a"', b'"id":"a\n"')
+    _, malformed = to_batch(Piece(0, broken), PLACE, wanted("offset BIGINT, type STRING"))
+    assert [one.offset for one in malformed] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (b'"source":"s","type":"t"', b'"type":"t","source":"s"'),
+        (b'"source":"s",', b'"source":"s","extra":"e",'),
+        (b'"specversion":"1.0","id":"a"', b'"id":"a","specversion":"1.0"'),
+        (b'"type":"t"', b'"type" : "t"'),
+        (b'"channel":"alerts"', b'"channel":"alerts" '),
+    ],
+)
+def test_another_order_or_spaces_change_nothing(changed: tuple[bytes, bytes]) -> None:
+    text = line((HEAD + b',"data":[1]').replace(*changed)) + line(HEAD + b',"data":[2]')
+    columns = "id STRING, source STRING, type STRING, time TIMESTAMP, key STRING, data STRING"
+    for schema in (columns, "id STRING, source STRING, type STRING, time TIMESTAMP"):
+        got, malformed = to_batch(Piece(0, text), PLACE, wanted(schema))
+        assert not malformed
+        for row in got.to_pylist():
+            assert (row["id"], row["source"], row["type"]) == ("a", "s", "t")
+
+
+def test_blank_lines_keep_the_offsets_of_the_others() -> None:
+    text = b"\n   \n" + line(HEAD + b',"data":1') + b"\n\n" + line(HEAD + b',"data":2') + b" \n"
+    got = to_batch(Piece(100, text), PLACE, wanted("offset BIGINT, data STRING"))[0].to_pylist()
+    assert got == [{"offset": 102, "data": "1"}, {"offset": 105, "data": "2"}]
+    assert to_batch(Piece(0, b"\n\n"), PLACE, wanted())[0].num_rows == 0
+
+
+def test_two_values_in_the_place_of_one_are_not_taken_for_data() -> None:
+    """The borders fit, and what is between them is more than a JSON value."""
+    text = line(HEAD + b',"data":{"a":1},"more":{"b":2}')
+    got = to_batch(Piece(0, text), PLACE, wanted("data STRING, more STRING"))[0].to_pylist()
+    assert got == [{"data": '{"a":1}', "more": '{"b":2}'}]
+
+
+def test_times_in_other_forms_are_the_same_moments() -> None:
+    moments = (b"2026-11-15T21:30:01.123456+01:00", b"2026-11-15T20:30:01.123456Z", b"2026-11-15T20:30:01Z")
+    text = b"".join(line(HEAD.replace(b"2026-11-15T20:30:01.123456Z", one) + b',"data":1') for one in moments)
+    got = [row["time"] for row in to_batch(Piece(0, text), PLACE, wanted("time TIMESTAMP"))[0].to_pylist()]
+    assert got[0] == got[1] == datetime(2026, 11, 15, 20, 30, 1, 123456, UTC)
+    assert got[2] == datetime(2026, 11, 15, 20, 30, 1, tzinfo=UTC)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.tuples(values, st.text(max_size=10) | st.none(), st.booleans()), min_size=1, max_size=12))
+def test_whatever_is_in_payloads_and_keys_comes_back(messages: list[tuple[object, str | None, bool]]) -> None:
+    lines = []
+    for data, key, spaced in messages:
+        said = {"specversion": "1.0", "id": "a", "source": "s", "type": "t", "time": "2026-11-15T20:30:01.123456Z"}
+        said |= {"channel": "alerts", **({} if key is None else {"partitionkey": key})}
+        body = json.dumps(said, ensure_ascii=spaced, separators=(",", ":"))[:-1].encode("utf-8", "replace")
+        body += b',"data":' + json.dumps(data, ensure_ascii=spaced, separators=(",", ":")).encode("utf-8", "replace")
+        lines.append(line(body))
+    got = to_batch(Piece(0, b"".join(lines)), PLACE, wanted("key STRING, data STRING"))[0].to_pylist()
+    for row, one in zip(got, lines, strict=True):
+        want = json.loads(one)
+        assert row["key"] == want.get("partitionkey")
+        assert (None if row["data"] is None else json.loads(row["data"])) == want["data"]
+
+
+def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hg.open(tmp_path, name="host1") as station:
+        publish_every_kind(station, "alerts")
+    piece = Piece(0, stored(tmp_path))
+    cut_up = to_batch(piece, PLACE, wanted())[0]
+    monkeypatch.setattr(module, "_whole", lambda _: False)  # every line by itself
+    assert to_batch(piece, PLACE, wanted())[0].equals(cut_up)
