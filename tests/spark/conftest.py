@@ -11,10 +11,11 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever comes first waits for Spark to start, which a loaded machine takes its time for."""
+    """Whoever comes first waits for Spark to start, which a loaded machine takes its time for; the others are near."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
