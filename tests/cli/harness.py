@@ -63,14 +63,14 @@ def one_line_error(result: Result, code: int) -> str:
     return errors[0]
 
 
-def error_without(module: str, *args: object) -> str:
+def error_without(module: str, *args: object, code: int = 1) -> str:
     """The one line that a command prints on a machine where a library is missing.
 
     In a process of its own: taking modules out of this one would leave other tests with halves of them.
     """
-    code = f"import sys; sys.modules[{module!r}] = None; from heliograph.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done
+    program = f"import sys; sys.modules[{module!r}] = None; from heliograph.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done
     assert "Traceback" not in done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     return error

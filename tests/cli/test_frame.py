@@ -67,6 +67,20 @@ def test_the_version_is_the_packages() -> None:
 
 # -- failures -----------------------------------------------------------------------------------------------
 
+PIPELINES: dict[tuple[str, ...], list[str]] = {
+    ("explain", "rollup"): [],
+    ("explain", "rollup-channel"): [],
+    ("run", "archive"): [],
+    ("run", "compact"): [],
+    ("run", "reconcile"): ["--also", "hub"],
+    ("run", "replay"): ["--into", "again", "--channel", "alerts"],
+    ("run", "report"): [],
+    ("run", "rollup"): [],
+    ("run", "rollup-channel"): [],
+    ("run", "trace"): ["--of", "order-4711"],
+    ("run", "triage"): [],
+    ("run", "types"): [],
+}
 ARGUMENTS = {
     ("init",): None,
     ("pub",): None,
@@ -128,6 +142,12 @@ ARGUMENTS = {
     ("backup",): ["copy"],
     ("export",): ["alerts"],
     ("import",): ["-"],
+    ("pipeline", "list"): None,
+    ("pipeline", "show"): None,
+    ("pipeline", "status"): [],
+    ("pipeline", "stop"): ["archive"],
+    ("pipeline", "report"): [],
+    **{("pipeline", *path): args for path, args in PIPELINES.items()},
 }
 
 
@@ -197,6 +217,8 @@ WITH_CHANNEL = {
     ("verify",): ["CHANNEL"],
     ("export",): ["CHANNEL"],
     ("import",): ["-", "--channel", "CHANNEL"],
+    ("pipeline", "report"): ["--channel", "CHANNEL"],
+    **{("pipeline", *path): [*args, "--channel", "CHANNEL"] for path, args in PIPELINES.items()},
 }
 
 

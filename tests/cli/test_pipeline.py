@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import heliograph as hg
 from heliograph.spark.pipelines import Result, running, state
 from heliograph.spark.pipelines.finding import find
 from heliograph.spark.pipelines.run import Progress
-from tests.cli.harness import Helio, lines, one_line_error
+from tests.cli.harness import Helio, error_without, lines, one_line_error
 
 YAML = """
 name: large
@@ -88,12 +87,10 @@ def test_without_java_there_is_one_clear_line(helio: Helio, file: str, monkeypat
 
 
 @pytest.mark.usefixtures("station")
-def test_without_the_packages_of_connect_there_is_one_clear_line(
-    helio: Helio, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    result = helio("pipeline", "run", "large", "--file", file, "--remote", "sc://localhost:1")
-    assert "pip install 'heliograph[connect]'" in one_line_error(result, 2)
+def test_without_the_packages_of_connect_there_is_one_clear_line(data: Path, file: str) -> None:
+    args = ["-d", data, "pipeline", "run", "large", "--file", file, "--remote", "sc://localhost:1"]
+    error = error_without("grpc", *args, code=2)
+    assert "pip install 'heliograph[connect]'" in error
 
 
 def test_status_and_stop_from_another_process(helio: Helio, station: hg.Station, data: Path) -> None:

@@ -123,8 +123,8 @@ def drip(connection: socket.socket, data: bytes, pause_s: float = 0.3) -> float:
 
 
 def test_whoever_stalls_at_any_step_is_hung_up_on(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.federation.sockets.HANDSHAKE_S", 2.0)
-    monkeypatch.setattr("heliograph.federation.session.LINK_HANDSHAKE_S", 1.5)
+    monkeypatch.setattr("heliograph.federation.sockets.HANDSHAKE_S", 4.0)
+    monkeypatch.setattr("heliograph.federation.session.LINK_HANDSHAKE_S", 3.0)
     net.station("hub", **rules())  # type: ignore[arg-type]
     net.station("good", links=[{"hub": "hub", "publish": ["alerts"]}])
     net.pki.issue("host1")

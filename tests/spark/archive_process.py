@@ -8,7 +8,8 @@ from pathlib import Path
 from heliograph.spark.archive import steps
 from tests.spark.archiving import archive, write_here
 
-steps.write = write_here
-print("archiving", flush=True)
-while True:
-    archive(Path(sys.argv[1]), step_bytes=8192, file_bytes=4096)
+if __name__ == "__main__":
+    steps.write = write_here
+    print("archiving", flush=True)
+    while True:
+        archive(Path(sys.argv[1]), step_bytes=8192, file_bytes=4096)

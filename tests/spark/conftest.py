@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first waits for Spark to start, which a loaded machine takes its time for; the others are near."""
     for item in items:

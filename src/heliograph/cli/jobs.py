@@ -11,14 +11,14 @@ from click.shell_completion import CompletionItem
 from heliograph.cli.common import Common
 from heliograph.cli.durations import duration
 from heliograph.cli.frame import HelioCommand, HelioGroup
-from heliograph.cli.names import CHANNEL_OR_PATTERN
+from heliograph.cli.names import CHANNELS
 from heliograph.errors import ConfigError, HeliographError
 
 if TYPE_CHECKING:
     from heliograph.spark.pipelines import Option, Pipeline
 
 _TYPES: Final[dict[str, Any]] = {
-    "text": str, "number": int, "decimal": float, "channel": CHANNEL_OR_PATTERN, "duration": str, "size": str,
+    "text": str, "number": int, "decimal": float, "channel": CHANNELS, "duration": str, "size": str,
     "path": str,
 }  # fmt: skip
 _NAMES: Final = {

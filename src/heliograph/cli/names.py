@@ -46,8 +46,17 @@ class ChannelOrPattern(Channel):
         return Pattern(value).text if is_pattern(value) else super().convert(value, param, ctx)
 
 
+class Channels(ChannelOrPattern):
+    """Names and patterns, one or several with commas between them."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same text, or InvalidName."""
+        return ",".join(super(Channels, self).convert(word.strip(" "), param, ctx) for word in value.split(","))
+
+
 CHANNEL: Final = Channel("channel")
 CHANNEL_OR_PATTERN: Final = ChannelOrPattern("channel")
+CHANNELS: Final = Channels("channel")
 SUBSCRIPTION: Final = Name("subscription")
 STATION: Final = Name("station")
 PRODUCER: Final = Name("producer")

@@ -15,6 +15,7 @@ from heliograph.cli.common import Common, missing, plain, station_in
 from heliograph.cli.durations import duration
 from heliograph.cli.frame import command, group
 from heliograph.cli.jobs import PIPELINE, Jobs, command_of, file_option, files
+from heliograph.cli.names import CHANNELS
 from heliograph.cli.signals import Stop
 from heliograph.errors import Busy, ConfigError, NotFound
 
@@ -316,7 +317,9 @@ def _show_batch(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 @command("report", examples="helio pipeline report -o report.html\nhelio pipeline report -o today.html --start -1d")
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="The file to write.")
-@click.option("--channel", metavar="CHANNEL", default=">", help="Only these: one, several (a,b) or a pattern.")
+@click.option(
+    "--channel", type=CHANNELS, metavar="CHANNEL", default=">", help="Only these: one, several (a,b) or a pattern."
+)
 @click.option("--start", metavar="WHERE", default="first", help="Where to begin: first, a time or an age such as -1d.")
 @click.option("--title", metavar="TEXT", help="What stands at the top.")
 @click.pass_context
@@ -383,7 +386,7 @@ run = Jobs(
         )
     ],
     help="Run a pipeline until there is no more to do, or, with a trigger such as '10 seconds', until it is stopped.",
-    epilog="helio pipeline run archive\nhelio pipeline run large --file orders.yaml --trigger '10 seconds'",
+    epilog="helio pipeline run archive\nhelio pipeline run large --file orders.yaml",
 )  # fmt: skip
 explain = Jobs(
     "explain",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "sync",
     short_help="Give this station and a hub what each lacks.",
     examples="""
-helio sync hub:7740                      # what the link to it says, each its way
+helio sync hub:7740                      # what the link to it says, its way
 helio sync hub:7740 alerts 'sensors.>'   # these, both ways
 helio sync hub:7740 alerts --dry-run     # who lacks how many?
 helio sync hub:7740 alerts --pull        # only what is lacking here

@@ -34,7 +34,7 @@ def place(run: Run, to: str | None) -> Path:
 @procedure(
     "archive",
     options=(
-        Option("channel", "Channels, one or several (a,b) or a pattern.  [default: all]", kind="text", default=">"),
+        Option("channel", "Channels, one or several (a,b) or a pattern.  [default: all]", kind="channel", default=">"),
         _TO,
         _FILE_BYTES,
         Option(
@@ -46,7 +46,7 @@ def place(run: Run, to: str | None) -> Path:
     examples="""
 helio pipeline run archive
 helio pipeline run archive --channel 'sensors.>' --to /mnt/archive
-helio pipeline run archive --trigger '1 minute'         # goes on until it is stopped
+helio pipeline run archive --trigger '1 minute'   # goes on until stopped
 """,
 )  # fmt: skip
 def archive(run: Run, channel: str, to: str | None, file_bytes: int, step_bytes: int) -> Result:
@@ -115,7 +115,7 @@ class Total:
 @procedure(
     "compact",
     options=(
-        Option("channel", "Channels, one or several (a,b) or a pattern.  [default: all]", kind="text", default=">"),
+        Option("channel", "Channels, one or several (a,b) or a pattern.  [default: all]", kind="channel", default=">"),
         _TO,
         _FILE_BYTES,
     ),

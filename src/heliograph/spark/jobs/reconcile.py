@@ -58,7 +58,7 @@ class Taken(msgspec.Struct, kw_only=True):
     ),
     examples="""\
 helio pipeline run reconcile -d host1 --also hub
-helio pipeline run reconcile -d host1 --also hub --also host3 --channel 'orders.>' --settle 1m
+helio pipeline run reconcile -d host1 --also hub --also host3 --settle 1m
 helio pipeline run reconcile -d host1 --also /backup/archive --json
 helio pipeline run reconcile -d host1 --also hub --repair""",
 )

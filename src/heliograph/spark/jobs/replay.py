@@ -25,7 +25,7 @@ _CHUNK_S: Final = 1.0
 @procedure(
     "replay",
     options=(
-        Option("channel", "Channels to replay: one, several (a,b) or a pattern.", needed=True),
+        Option("channel", "Channels to replay: one, several (a,b) or a pattern.", kind="channel", needed=True),
         Option("into", "The channel to publish to.", kind="channel", needed=True),
         Option("start", "Where to begin: first, an offset, a time, -1h.  [default: first]", default="first"),
         Option("end", "Where to end: new, an offset, a time, -5m.  [default: new]", default="new"),
@@ -37,9 +37,9 @@ _CHUNK_S: Final = 1.0
         Option("dry_run", "Only count what would be published.", kind="flag"),
     ),
     examples="""
-helio pipeline run replay --channel orders --into orders.again --start -1d --dry-run
-helio pipeline run replay --channel orders --into orders.again --start -1d --rate 500
-helio pipeline run replay --channel 'sensors.>' --into check --where "get_json_object(data, '$.temp') > 80"
+helio pipeline run replay --channel orders --into again --start -1d --dry-run
+helio pipeline run replay --channel orders --into again --start -1d --rate 500
+helio pipeline run replay --channel 'logs.>' --into check --where "key = 'a'"
 """,
 )
 def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **asked: Any) -> Result:

@@ -53,7 +53,7 @@ def inputs(channel: str, start: str, also: tuple[str, ...], **_: Any) -> dict[st
 helio pipeline run rollup --trigger batch --to table
 helio pipeline run rollup --trigger '10 seconds'
 helio pipeline run rollup --channel 'sensors.>' --every 1h --to parquet:hours
-helio pipeline run rollup --trigger batch --to table --also ../hub --also ../host3""",
+helio pipeline run rollup --trigger batch --to table --also ../hub""",
 )
 def rollup(messages: DataFrame, every: float, late: float, also: tuple[str, ...], **others: Any) -> DataFrame:
     """Messages, bytes and latency per minute, station, channel, origin and type.

@@ -45,8 +45,8 @@ class Event(NamedTuple):
     ),
     examples="""\
 helio pipeline run trace --of order-4711
-helio pipeline run trace --of 0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55 --also ../hub --also ../host3
-helio pipeline run trace --of 4bf92f3577b34da6a3ce929d0e0e4736 --also /backup/archive --json""",
+helio pipeline run trace --of order-4711 --also ../hub --also ../host3
+helio pipeline run trace --of 4bf92f3577b34da6a3ce929d0e0e4736 --json""",
 )
 def trace(run: Run, of: str, also: tuple[str, ...], channel: tuple[str, ...]) -> Result:
     """The timeline of a correlation id across channels and stations.

@@ -52,10 +52,10 @@ _CLUSTER: Final = ("channel", "subscription", "kind", "type", "reason", "error_t
     ),
     examples="""\
 helio pipeline run triage
-helio pipeline run triage --channel orders --where "failed_at > now() - interval 1 hour"
-helio pipeline run triage --redrive --dry-run --where "error_type like '%Timeout%'"
+helio pipeline run triage --channel orders --where "attempts > 3"
+helio pipeline run triage --redrive --dry-run --where "error like '%busy%'"
 helio pipeline run triage --redrive --where "cluster = '3f9a01bc'"
-helio pipeline run triage --redrive --where "channel = 'orders' and payload:total::double > 100" """.rstrip(),
+""".rstrip(),
 )
 def triage(run: Run, channel: tuple[str, ...], where: str | None, redrive: bool, to_all: bool, dry_run: bool) -> Result:
     """Dead letters, clustered by channel, subscription, type and error, most first; redrive by condition.

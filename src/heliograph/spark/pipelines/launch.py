@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -24,6 +25,8 @@ def launch(
 ) -> SparkSession:
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
     try:
+        if remote is not None:
+            importlib.import_module("grpc")  # pyspark ends the whole process in its place, if that has no main file
         with _own_signals(), _speaking_to(log):
             spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
