@@ -19,7 +19,7 @@ demo: $(VENV)/.core  ## several processes, one killed, nothing lost: under a min
 	$(BIN)/python examples/demo.py
 
 test: lint  ## lint, then every test, docstring and documented example
-	$(BIN)/python -m pytest -q -n $(AT_ONCE) --dist loadgroup
+	$(BIN)/python -m pytest -q -n $(AT_ONCE)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, and the direction of the imports
 	$(BIN)/ruff check .

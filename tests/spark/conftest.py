@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever comes first waits for Spark to start, which a loaded machine takes its time for; the others are near."""
+    """Whoever comes first waits for Spark to start, which a loaded machine takes its time for."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
