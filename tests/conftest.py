@@ -25,11 +25,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """When tests run several at once, those that share one Spark stay together: each process would start its own."""
+    """When tests run several at once, some stay in one process: those that share a Spark, which each process would
+    start for itself, and the examples, which look for a free port and would find the same.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            together = ("tests/spark/", "tests/test_examples.py")
+            return next((place for place in together if nodeid.startswith(place)), nodeid)
 
     return Scheduling(config, log)
