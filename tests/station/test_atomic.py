@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import heliograph as hg
+from heliograph.engine.positions import Position
 from tests.faults import Died, FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import eventually
@@ -256,3 +258,41 @@ def test_a_look_for_what_the_dead_left_does_not_disturb_a_step_that_begins(
         assert looked
         assert (data_of(station, "a"), data_of(station, "b")) == ([0, 1], [0, 1])
     assert records(root) == []
+
+
+def test_a_position_that_is_saved_slowly_does_not_undo_that_of_a_step(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process that is killed right then has its successor take the step once more."""
+    with opened() as station:
+        station.publish_many("in", [1, 2])
+        first, second = station.read("in")
+        station.subscribe("in", lambda _: None, name="bridge", start="first", paused=True).close()
+        engine = station.engine
+        real, saving, go_on = engine.positions.save, threading.Event(), threading.Event()
+
+        def slowly(channel: str, subscription: str, partition: int, position: Any) -> None:
+            if position.offset == 1:
+                saving.set()
+                go_on.wait(10)
+            real(channel, subscription, partition, position)
+
+        monkeypatch.setattr(engine.positions, "save", slowly)
+        before = Position(engine.incarnation("in"), 1, first.id, 0)
+        slow = threading.Thread(target=engine.save_position, args=("in", "bridge", 0, before))
+        slow.start()
+        assert saving.wait(10)
+
+        def step() -> None:
+            with station.atomic() as one:
+                one.publish("out", second.data)
+                one.commit(second, "bridge")
+
+        quick = threading.Thread(target=step)
+        quick.start()
+        quick.join(0.3)  # it waits for the other, or overtakes it
+        go_on.set()
+        slow.join()
+        quick.join()
+        found = engine.positions.load("in", "bridge", 0)
+        assert found is not None and found.offset == 2

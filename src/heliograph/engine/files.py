@@ -659,9 +659,10 @@ class FilesEngine:
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
-        position = self.steps.not_before(name, subscription, number, position)
-        self.make_durable(name, number, position.offset)
-        self.positions.save(name, subscription, number, position)
+        with self.steps.saving(name, subscription, number):
+            position = self.steps.not_before(name, subscription, number, position)
+            self.make_durable(name, number, position.offset)
+            self.positions.save(name, subscription, number, position)
 
     def make_durable(self, name: str, number: int, offset: int) -> None:
         """Make sure that what readers saw before the offset survives a power cut, unless every append does that."""

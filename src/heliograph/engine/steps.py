@@ -16,6 +16,7 @@ written) whether the part is there already. A part is one atomic batch: it is th
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,7 @@ class Steps:
         self._root = engine.root / "atomic"
         self._disk = engine.disk
         self._floors: dict[tuple[str, str, int], Position] = {}
+        self._saving: dict[tuple[str, str, int], threading.Lock] = {}
 
     # -- carrying out -----------------------------------------------------------------------------------------
 
@@ -182,10 +184,15 @@ class Steps:
     def _move(self, moved: Moved) -> None:
         engine = self._engine
         engine.make_durable(moved.channel, moved.partition, moved.position.offset)
-        before = engine.positions.load(moved.channel, moved.subscription, moved.partition)
-        same_life = before is not None and before.incarnation == moved.position.incarnation
-        if before is None or not same_life or before.offset < moved.position.offset:
-            engine.positions.save(moved.channel, moved.subscription, moved.partition, moved.position)
+        with self.saving(moved.channel, moved.subscription, moved.partition):
+            before = engine.positions.load(moved.channel, moved.subscription, moved.partition)
+            same_life = before is not None and before.incarnation == moved.position.incarnation
+            if before is None or not same_life or before.offset < moved.position.offset:
+                engine.positions.save(moved.channel, moved.subscription, moved.partition, moved.position)
+
+    def saving(self, channel: str, subscription: str, partition: int) -> threading.Lock:
+        """To be held while a position is saved: one that takes long must not end after, and undo, that of a step."""
+        return self._saving.setdefault((channel, subscription, partition), threading.Lock())
 
     # -- going on for a dead process ----------------------------------------------------------------------------
 
