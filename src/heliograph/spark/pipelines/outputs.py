@@ -68,7 +68,7 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
             lambda batch, number: write_delta(batch, output.to, output, (application, number))
         ).start()
     if show is None:
-        raise ConfigError("output console prints here, and this session runs elsewhere; use another output")
+        raise ConfigError("output console prints tables, which --json and --remote cannot: use another output")
     return writer.foreachBatch(lambda batch, number: _print(batch, number, show)).start()
 
 
