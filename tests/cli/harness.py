@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from click.testing import Result
+import pytest
+from click.testing import CliRunner, Result
+
+from heliograph.cli.main import cli
 
 Helio = Callable[..., Result]
 
@@ -74,3 +77,16 @@ def error_without(module: str, *args: object, code: int = 1) -> str:
     assert "Traceback" not in done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     return error
+
+
+def helio_in(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Helio:
+    """Run a command line without --data, in an empty directory that has to stay empty."""
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+
+    def run(*args: object, input: str | None = None) -> Result:
+        result = CliRunner().invoke(cli, [*map(str, args)], input=input)
+        assert list(empty.iterdir()) == [], "nothing is made here"
+        return result
+
+    return run

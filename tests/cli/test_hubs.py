@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from heliograph.cli.main import cli
-from tests.cli.harness import Child, one_line_error
+from tests.cli.harness import Child, Helio, helio_in, one_line_error
 from tests.client.conftest import TOOL, Hub
 from tests.federation.stations import payloads
 
@@ -26,18 +22,8 @@ def hub(tmp_path: Path) -> Hub:
 
 
 @pytest.fixture
-def helio(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """Without --data, in an empty directory that has to stay empty."""
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    monkeypatch.chdir(empty)
-
-    def run(*args: object, input: str | None = None) -> Any:
-        result = CliRunner().invoke(cli, [*map(str, args)], input=input)
-        assert list(empty.iterdir()) == [], "nothing is made here"
-        return result
-
-    return run
+def helio(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Helio:
+    return helio_in(tmp_path / "empty", monkeypatch)
 
 
 def certificates(hub: Hub) -> list[str]:
@@ -49,7 +35,7 @@ def at(hub: Hub) -> list[str]:
     return ["--hub", f"localhost:{hub.port('hub')}", *certificates(hub)]
 
 
-def test_publishing_and_reading_at_a_hub(hub: Hub, helio: Callable[..., Any]) -> None:
+def test_publishing_and_reading_at_a_hub(hub: Hub, helio: Helio) -> None:
     with hub.open("hub"):
         assert "published to alerts at offset 0" in helio("pub", "alerts", "hello", "--key", "k", *at(hub)).stdout
         assert helio("pub", "alerts", *at(hub), input='one\n{"n": 2}\n').exit_code == 0
@@ -64,7 +50,7 @@ def test_publishing_and_reading_at_a_hub(hub: Hub, helio: Callable[..., Any]) ->
     assert payloads(hub.path("hub"), "alerts") == ["hello", "one", {"n": 2}]
 
 
-def test_certificates_come_from_the_configuration_too(hub: Hub, helio: Callable[..., Any]) -> None:
+def test_certificates_come_from_the_configuration_too(hub: Hub, helio: Helio) -> None:
     config = hub.station("tool")
     address = f"localhost:{hub.port('hub')}"
     with hub.open("hub"):
@@ -73,14 +59,14 @@ def test_certificates_come_from_the_configuration_too(hub: Hub, helio: Callable[
     assert not hub.path("tool").exists()
 
 
-def test_what_is_not_allowed_is_one_line(hub: Hub, helio: Callable[..., Any]) -> None:
+def test_what_is_not_allowed_is_one_line(hub: Hub, helio: Helio) -> None:
     with hub.open("hub"):
         assert "not allowed to publish 'secrets'" in one_line_error(helio("pub", "secrets", "x", *at(hub)), 1)
         assert "not allowed to subscribe 'secrets'" in one_line_error(helio("read", "secrets", *at(hub)), 1)
         assert "there is no channel" in one_line_error(helio("read", "alerts", *at(hub)), 3)
 
 
-def test_options_that_do_not_fit(hub: Hub, helio: Callable[..., Any]) -> None:
+def test_options_that_do_not_fit(hub: Hub, helio: Helio) -> None:
     for arguments, words in (
         (["pub", "alerts", "x", "--cert", "a.crt"], "--cert is for --hub"),
         (["read", "alerts", "--cert-key", "a.key"], "--cert-key is for --hub"),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import heliograph as hg
-from heliograph.cli.main import cli
-from tests.cli.harness import Child, one_line_error, wait_until
+from tests.cli.harness import Child, Helio, helio_in, one_line_error, wait_until
 from tests.client.conftest import Hub
 
 TOOL = {"name": "tool", "publish": ["prices"], "subscribe": ["jobs", "prices"], "reply": ["prices"]}
@@ -28,17 +24,8 @@ def hub(tmp_path: Path) -> Hub:
 
 
 @pytest.fixture
-def helio(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    monkeypatch.chdir(empty)
-
-    def run(*args: object, input: str | None = None) -> Any:
-        result = CliRunner().invoke(cli, [*map(str, args)], input=input)
-        assert list(empty.iterdir()) == [], "nothing is made here"
-        return result
-
-    return run
+def helio(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Helio:
+    return helio_in(tmp_path / "empty", monkeypatch)
 
 
 def at(hub: Hub, name: str = "tool") -> list[str]:
@@ -100,7 +87,7 @@ def test_a_command_finishes_its_message_and_failures_are_the_hubs(hub: Hub, tmp_
         assert station.queue_info("jobs", "w").depth == 0
 
 
-def test_asking_and_answering_at_a_hub(hub: Hub, helio: Callable[..., Any], tmp_path: Path) -> None:
+def test_asking_and_answering_at_a_hub(hub: Hub, helio: Helio, tmp_path: Path) -> None:
     with hub.open("hub") as station:
         child = Child(tmp_path / "none", "reply", "prices", "--exec", "tr a-z A-Z | grep -o LAMP", *at(hub))
         assert "replying to requests on prices at hub" in child.stderr.readline()
@@ -112,7 +99,7 @@ def test_asking_and_answering_at_a_hub(hub: Hub, helio: Callable[..., Any], tmp_
         assert "nobody replied" in one_line_error(helio("request", "prices", "lamp", "--timeout", "0.3s", *at(hub)), 4)
 
 
-def test_what_does_not_fit_is_said(hub: Hub, helio: Callable[..., Any]) -> None:
+def test_what_does_not_fit_is_said(hub: Hub, helio: Helio) -> None:
     with hub.open("hub"):
         for arguments, words in (
             (["sub", "jobs", "--exec", "cat", *at(hub)], "needs --name"),
