@@ -11,12 +11,14 @@ from heliograph.errors import ConfigError
 from heliograph.limits import SPARK_SPLIT_BYTES
 from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
+from heliograph.spark.remote import OPTIONS as HUB
+from heliograph.spark.remote import Remote, remote
 
 _READ: Final = (
     "path", "channel", "startingOffsets", "endingOffsets", "failOnGap", "payloadType", "mode", "splitBytes", "pushdown",
-    "maxBytesPerTrigger", "maxMessagesPerTrigger", "includeArchive",
+    "maxBytesPerTrigger", "maxMessagesPerTrigger", "includeArchive", *HUB,
 )  # fmt: skip
-_WRITE: Final = ("path", "channel", "type", "service")
+_WRITE: Final = ("path", "channel", "type", "service", *HUB)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "header", "inferschema"})
 _TRUTH: Final = {"true": True, "false": False}
 
@@ -42,7 +44,7 @@ class Channels:
 class ReadOptions(NamedTuple):
     """How a channel is read."""
 
-    path: str
+    path: str  # empty if there is a hub
     channels: Channels
     starting: str
     ending: str
@@ -54,15 +56,17 @@ class ReadOptions(NamedTuple):
     max_bytes: int | None
     max_messages: int | None
     archive: str | None = None  # where the archive is that is read as well; empty: where it was made
+    hub: Remote | None = None
 
 
 class WriteOptions(NamedTuple):
     """How rows become messages."""
 
-    path: str
+    path: str  # empty if there is a hub
     channel: str | None
     type: str | None
     service: str | None
+    hub: Remote | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -88,14 +92,14 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         _path(said), Channels(said["channel"]), said.get("startingOffsets", "first"), said.get("endingOffsets", "new"),
         _truth(said, "failOnGap", default=True), said.get("payloadType"), mode == "FAILFAST",
         _size(said, "splitBytes") or SPARK_SPLIT_BYTES, _truth(said, "pushdown", default=False),
-        _size(said, "maxBytesPerTrigger"), _count(said, "maxMessagesPerTrigger"), _archive(said),
+        _size(said, "maxBytesPerTrigger"), _count(said, "maxMessagesPerTrigger"), _archive(said), remote(said),
     )  # fmt: skip
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """What was said, checked."""
     said = _checked(given, _WRITE)
-    return WriteOptions(_path(said), said.get("channel"), said.get("type"), said.get("service"))
+    return WriteOptions(_path(said), said.get("channel"), said.get("type"), said.get("service"), remote(said))
 
 
 def _checked(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
@@ -116,14 +120,16 @@ def _checked(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]
 
 def _path(said: dict[str, str]) -> str:
     path = said.get("path", "").removeprefix("file://")
-    if not path:
-        raise ConfigError("option 'path' is missing: the data directory of a station")
+    if not path and "hub" not in said:
+        raise ConfigError("option 'path' is missing: the data directory of a station (or 'hub': wss://HOST:PORT)")
     return path
 
 
 def _archive(said: dict[str, str]) -> str | None:
     """Which archive is read as well: None for none, empty for the one that the station knows."""
     text = said.get("includeArchive", "false")
+    if "hub" in said and text.lower() != "false":
+        raise ConfigError("option 'includeArchive' needs 'path': an archive lies beside its station")
     if text.lower() in _TRUTH:
         return "" if _TRUTH[text.lower()] else None
     return text.removeprefix("file://")
