@@ -189,6 +189,10 @@ LINK_HANDSHAKE_S = 10.0
 LINK_SILENT_HEARTBEATS = 3
 """After so many heartbeats without a byte the other end is taken for gone."""
 
+RENEWALS_MAX = 2
+RENEWALS_S = 3600.0
+"""How often, and within which time, a channel begins a new life because one peer says it was restored."""
+
 BATCH_LINES_MAX = 65_536
 """Most lines of one batch on a link."""
 

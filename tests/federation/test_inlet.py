@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ProtocolError
+from heliograph.errors import Busy, ProtocolError
 from heliograph.federation.events import Arrived
 from heliograph.federation.inlet import Inlet
 from heliograph.federation.packing import pack
 from heliograph.federation.rules import Rules
+from heliograph.limits import RENEWALS_MAX
 from tests.arrivals import lines as foreign_lines
 
 
@@ -55,3 +56,26 @@ def test_a_peer_is_told_of_those_origins_that_it_may_send(tmp_path: Path) -> Non
             standing = inlet.standing({}, rules)
             assert [origin for (origin, _), _ in standing.seen] == [f"{name}.aaaaaa" for name in told]
             assert sorted(origin for origin, _ in standing.ends) == [f"{name}.aaaaaa" for name in told]
+
+
+def test_a_peer_that_says_again_and_again_that_this_station_was_restored_is_not_believed_for_ever(
+    tmp_path: Path,
+) -> None:
+    with hg.open(tmp_path, name="hub") as hub:
+        for number in range(3):
+            hub.publish("alerts", number)
+
+        def lie(peer: str) -> str:
+            own = f"hub.{hub.engine.incarnation('alerts')}"
+            return Inlet(hub, "alerts", peer).standing({(own, 0): (10**6, "another")}, Rules(peer)).origin
+
+        before = Inlet(hub, "alerts", "host1").standing({}, Rules("host1")).origin
+        lives = [before, *(lie("host1") for _ in range(RENEWALS_MAX))]
+        assert len(set(lives)) == 1 + RENEWALS_MAX
+        stored = len(list(hub.read("alerts")))
+        for _ in range(3):
+            with pytest.raises(Busy, match="'host1' says once more"):
+                lie("host1")
+        assert f"hub.{hub.engine.incarnation('alerts')}" == lives[-1]
+        assert len(list(hub.read("alerts"))) == stored, "nothing was appended again"
+        assert lie("host2") not in lives, "another peer may be right"

@@ -8,16 +8,18 @@ begin a new life when their directory was restored or copied, which is seldom.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from heliograph import limits
 from heliograph.engine.foreign import station_of
-from heliograph.errors import HeliographError
+from heliograph.errors import Busy, HeliographError
 from heliograph.seen import Key, SeenSet
 
 if TYPE_CHECKING:
+    from heliograph.clock import Clock
     from heliograph.engine.files import FilesEngine
     from heliograph.engine.knowledge import Knowledge
 
@@ -61,3 +63,29 @@ def too_many_gaps(engine: FilesEngine, channel: str, known: Knowledge, more: See
         logger.warning("channel '%s' has more than %d gaps: others are not kept", channel, limits.SEEN_GAPS_MAX)
         engine.audit.write("gaps-not-kept", channel=channel, gaps=known.gaps.pieces)
     return True
+
+
+class Renewals:
+    """New lives that channels of this station began at the word of others.
+
+    Whoever says to have more of this station than there is here may be right (it was restored from a backup) or lie,
+    which nobody can tell. Each new life has messages appended again, so there is an end to believing one peer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun: dict[tuple[str, str], list[int]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, peer: str, channel: str) -> None:
+        """One more. Busy if there were too many lately: then nothing is sent or taken until the hour is over."""
+        now_ns = self._clock.monotonic_ns()
+        with self._lock:
+            begun = [at for at in self._begun.get((peer, channel), ()) if now_ns - at < limits.RENEWALS_S * 10**9]
+            if len(begun) >= limits.RENEWALS_MAX:
+                raise Busy(
+                    f"'{peer}' says once more that it has messages of '{channel}' from here that are not here; this "
+                    f"station began {len(begun)} new lives for that within {limits.RENEWALS_S / 3600:g} h. Was it "
+                    "restored so often? Otherwise revoke the peer's certificate"
+                )
+            self._begun[peer, channel] = [*begun, now_ns]

@@ -26,7 +26,7 @@ import msgspec
 from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
-from heliograph.engine.bounded import check_origins, too_many_gaps
+from heliograph.engine.bounded import Renewals, check_origins, too_many_gaps
 from heliograph.engine.foreign import Batch, Piece, Run, station_of
 from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
@@ -70,6 +70,7 @@ class Relayed:
     def __init__(self, engine: FilesEngine) -> None:
         self._engine = engine
         self._channels = KnownChannels(engine)
+        self.renewals = Renewals(engine.clock)
 
     @property
     def patience_s(self) -> float | None:

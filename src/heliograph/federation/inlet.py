@@ -60,7 +60,7 @@ class Inlet:
         Nothing is told of origins that it may not send: a channel may be fed by thousands.
         """
         with contextlib.suppress(NotFound):
-            self._lives.doubted(theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
+            self._lives.doubted(self._peer, theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             seen = {key: found for key, found in self._engine.relayed.seen(self._channel) if not rules.sending(key[0])}
             ends = {key: end for key, end in self._lives.ends().items() if not rules.sending(key[0])}
             return Standing(self._lives.origin(), SeenSet(seen), ends)

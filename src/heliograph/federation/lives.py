@@ -57,8 +57,11 @@ class Lives:
             return self._engine.relayed.ends(self._channel)
         return {}
 
-    def doubted(self, theirs: Ends, positions: Mapping[int, int]) -> bool:
-        """Compare; whether the channel got a new life. ``positions``: what the other side is known to have of ours."""
+    def doubted(self, peer: str, theirs: Ends, positions: Mapping[int, int]) -> bool:
+        """Compare; whether the channel got a new life. ``positions``: what the other side is known to have of ours.
+
+        Busy if the other side said so too often.
+        """
         origin = self.origin()
         if not origin or not theirs:
             return False
@@ -70,6 +73,7 @@ class Lives:
         doubts = [doubt for doubt in doubts if doubt.origin == origin and self._differs(doubt)]
         if not doubts or self.origin() != origin:
             return bool(doubts)
+        self._engine.relayed.renewals.take(peer, self._channel)
         first = doubts[0]
         if self._renew(origin, f"{origin} {first.partition}/{first.sequence} is message {first.id} elsewhere"):
             self._append_again(origin, doubts, positions)

@@ -142,7 +142,7 @@ class Outlet:
         memory, engine = self._remembered(), self._engine
         engine.limit(self.channel, 0)  # have it opened, so that its life is known
         self._life = engine.life(self.channel)
-        if self._lives.doubted(resumed.ends, memory.positions):
+        if self._lives.doubted(self._peer, resumed.ends, memory.positions):
             raise Renewed
         incarnation = engine.incarnation(self.channel)
         count = engine.describe(self.channel).partitions

@@ -61,7 +61,7 @@ class Shelf:
 
     def doubt(self, peer: str, theirs: Ends) -> None:
         """The other side said how far it is. If it knows other messages under our sequences, begin a new life."""
-        self._lives.doubted(theirs, peerfile.acknowledged(self._station, peer, self._channel))
+        self._lives.doubted(peer, theirs, peerfile.acknowledged(self._station, peer, self._channel))
 
     def seen(self) -> SeenSet:
         """What this log holds or held; nothing if there is no such channel."""

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, StationClosed
 from heliograph.log.locks import FileLock
 from heliograph.station.info import Trimmed
 
@@ -45,6 +45,8 @@ class Upkeep:
                 self._look()
                 if turn % LOOKS == 0:
                     self.tidy()
+            except StationClosed:  # also of one that was abandoned, and does not say so
+                return
             except HeliographError as error:
                 logger.warning("upkeep: %s", error)
             except OSError as error:
