@@ -13,14 +13,36 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heliograph.aio import AsyncStation, AsyncSubscription, open_async
+    from heliograph.aio import AsyncProducer, AsyncStation, AsyncStep, AsyncSubscription, open_async
     from heliograph.client import AsyncClient, Client, connect, connect_async
+    from heliograph.config import Config
+    from heliograph.delivery import Retry, Subscription, SubscriptionStats
     from heliograph.delivery.queues import Job, Queue, QueueSettings
     from heliograph.delivery.queues.awaited import AsyncJob, AsyncQueue
+    from heliograph.engine.port import MemberInfo
+    from heliograph.filters import Filter
+    from heliograph.message import Draft, Gap, Message, Receipt
+    from heliograph.opening import open_linked as open
     from heliograph.schedule.recurring import Schedule
     from heliograph.schedule.waiting import Scheduled
+    from heliograph.station import Station
     from heliograph.station.atomic import Step
+    from heliograph.station.info import (
+        ChannelInfo,
+        GroupInfo,
+        GroupPartition,
+        LeaseInfo,
+        ProducerInfo,
+        QueueInfo,
+        SeekResult,
+        SubscriptionInfo,
+        Trimmed,
+        TypeInfo,
+        WorkerInfo,
+    )
+    from heliograph.station.links import LinkInfo, LinkSync
     from heliograph.station.producer import Producer
+    from heliograph.station.stats import StationStats
     from heliograph.station.wildcards import WildcardSubscription
 
 if sys.platform == "win32":  # pragma: no cover
@@ -29,10 +51,7 @@ if sys.platform == "win32":  # pragma: no cover
         "that keep several processes from losing each other's messages. WSL 2 works."
     )
 
-from heliograph.config import Config
 from heliograph.context import correlation, service
-from heliograph.delivery import Retry, Subscription, SubscriptionStats
-from heliograph.engine.port import MemberInfo
 from heliograph.errors import (
     AlreadyExists,
     Busy,
@@ -67,59 +86,49 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
-from heliograph.filters import Filter
-from heliograph.message import Draft, Gap, Message, Receipt
-from heliograph.opening import open_linked as open
-from heliograph.station import Station
-from heliograph.station.info import (
-    ChannelInfo,
-    GroupInfo,
-    GroupPartition,
-    LeaseInfo,
-    ProducerInfo,
-    QueueInfo,
-    SeekResult,
-    SubscriptionInfo,
-    Trimmed,
-    TypeInfo,
-    WorkerInfo,
-)
-from heliograph.station.links import LinkInfo, LinkSync
-from heliograph.station.stats import StationStats
 
 __version__ = "0.1.0"
 
 
-_LATER = {  # asyncio alone doubles the time of an import, SQLite takes its own, and the others are not for everybody
-    "AsyncClient": "heliograph.client",
-    "AsyncJob": "heliograph.delivery.queues.awaited",
-    "AsyncProducer": "heliograph.aio",
-    "AsyncQueue": "heliograph.delivery.queues.awaited",
-    "AsyncStation": "heliograph.aio",
-    "AsyncStep": "heliograph.aio",
-    "AsyncSubscription": "heliograph.aio",
-    "Client": "heliograph.client",
-    "Job": "heliograph.delivery.queues",
-    "Producer": "heliograph.station.producer",
-    "Queue": "heliograph.delivery.queues",
-    "QueueSettings": "heliograph.delivery.queues",
-    "Schedule": "heliograph.schedule.recurring",
-    "Scheduled": "heliograph.schedule.waiting",
-    "Step": "heliograph.station.atomic",
-    "WildcardSubscription": "heliograph.station.wildcards",
-    "connect": "heliograph.client",
-    "connect_async": "heliograph.client",
-    "open_async": "heliograph.aio",
+_WHERE = {  # whoever imports this package pays for what is used of it: a module that catches Busy does not need a log
+    "aio": "AsyncProducer AsyncStation AsyncStep AsyncSubscription open_async",
+    "client": "AsyncClient Client connect connect_async",
+    "config": "Config",
+    "delivery": "Retry Subscription SubscriptionStats",
+    "delivery.queues": "Job Queue QueueSettings",
+    "delivery.queues.awaited": "AsyncJob AsyncQueue",
+    "engine.port": "MemberInfo",
+    "filters": "Filter",
+    "message": "Draft Gap Message Receipt",
+    "opening": "open",
+    "schedule.recurring": "Schedule",
+    "schedule.waiting": "Scheduled",
+    "station": "Station",
+    "station.atomic": "Step",
+    "station.info": "ChannelInfo GroupInfo GroupPartition LeaseInfo ProducerInfo QueueInfo SeekResult SubscriptionInfo "
+    "Trimmed TypeInfo WorkerInfo",
+    "station.links": "LinkInfo LinkSync",
+    "station.producer": "Producer",
+    "station.stats": "StationStats",
+    "station.wildcards": "WildcardSubscription",
 }
+_LATER = {name: f"heliograph.{module}" for module, names in _WHERE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what not everybody needs when it is first used."""
-    if name in _LATER:
-        from importlib import import_module
+    """Load what is used, when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
+    found = getattr(import_module(_LATER[name]), "open_linked" if name == "open" else name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """What completion offers."""
+    return __all__
 
 
 __all__ = [
