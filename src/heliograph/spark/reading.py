@@ -20,6 +20,7 @@ from heliograph.log.cursor import Chunk, LogCursor, LogCut, Missing
 from heliograph.spark.appends import appends
 from heliograph.spark.columns import Wanted
 from heliograph.spark.directory import Directory
+from heliograph.spark.memory import keep_freed_memory
 from heliograph.spark.rows import Piece, Place, to_batch
 from heliograph.spark.splits import Split, Stretch
 
@@ -39,6 +40,7 @@ class Task:
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
+        keep_freed_memory()
         place = Place(split.channel, split.partition)
         if split.told is not None:
             yield from self._missing(place, [split.told])
