@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.engine.producers import Epoch
+from heliograph.engine.producers import Epoch, Producers
 from tests.faults import Died, FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import Child
@@ -93,6 +93,41 @@ def test_without_its_checkpoint_the_log_says_it(opened: Opener, root: Path) -> N
         path.unlink() if content is None else path.write_bytes(content)
         with opened() as station, station.producer("p") as producer:
             assert producer.last(CHANNEL) == 500
+
+
+def test_closing_says_how_far_it_came_without_reading_what_it_published(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        producer = station.producer("p")
+        producer.publish_many(CHANNEL, list(range(1000)))
+        monkeypatch.setattr(Producers, "_largest", lambda *_: pytest.fail("the log was read"))
+        producer.close()
+        monkeypatch.undo()
+        state = station.engine.producers.states(CHANNEL)["p"]
+        assert (state.seq, state.at, state.covered) == (1000, [0, 999], [1000])
+        station.publish(CHANNEL, "of another")
+        with station.producer("p") as again:
+            assert again.last(CHANNEL) == 1000
+
+
+def test_one_that_was_replaced_does_not_say_how_far_its_successor_came(opened: Opener) -> None:
+    with opened() as station:
+        zombie = station.producer("p")
+        zombie.publish_many(CHANNEL, [1, 2])
+        station.producer("p").publish_many(CHANNEL, [3, 4])  # and is never closed
+        zombie.close()  # its last number is 2, and the log ends behind 4
+        with station.producer("p") as last:
+            assert last.last(CHANNEL) == 4
+
+
+def test_a_checkpoint_covers_nothing_that_a_power_cut_could_take(opened: Opener) -> None:
+    with opened(durability="os") as station:
+        producer = station.producer("p")
+        producer.publish_many(CHANNEL, [1, 2, 3])
+        assert station.engine.limit(CHANNEL, synced=True).next == 0
+        producer.close()
+        assert station.engine.limit(CHANNEL, synced=True).next == 3
 
 
 def test_retention_and_redaction_do_not_make_it_forget(opened: Opener) -> None:

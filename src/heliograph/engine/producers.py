@@ -139,7 +139,7 @@ class Producers:
                 self._engine.barrier(channel, number)
             epoch.check()
             state = self._renewed(channel, producer, before or ProducerState())
-            self._save(path, state)
+            self._save(channel, path, state)
         return state.seq
 
     def renew(self, channel: str, producer: str) -> ProducerState:
@@ -151,8 +151,21 @@ class Producers:
                 raise NotFound(f"channel '{channel}' knows no producer '{producer}'")
             state = self._renewed(channel, producer, before)
             if state != before:
-                self._save(path, state)
+                self._save(channel, path, state)
             return state
+
+    def note(self, channel: str, epoch: Epoch, last: Last) -> None:
+        """A producer says itself how far it has come: nothing has to be read, as long as nobody else is it."""
+        path = self._path(channel, epoch.producer)
+        with _explaining(epoch.producer), self._locked(path):
+            if self._load(path) is None:
+                return  # forgotten meanwhile
+            incarnation = self._engine.incarnation(channel)
+            partitions = range(self._engine.partition_count(channel))
+            covered = [self._engine.bounds(channel, number).next for number in partitions]
+            if epoch.guard() is None:  # asked after that: what a successor adds lies behind
+                at = [last.partition, last.offset]
+                self._save(channel, path, ProducerState(incarnation=incarnation, seq=last.seq, at=at, covered=covered))
 
     def cover(self, channel: str) -> None:
         """Lines of the channel are about to be removed: what they number must not be forgotten."""
@@ -228,7 +241,9 @@ class Producers:
         except msgspec.MsgspecError:
             return ProducerState()  # a checkpoint only: the log is read from its beginning
 
-    def _save(self, path: Path, state: ProducerState) -> None:
+    def _save(self, channel: str, path: Path, state: ProducerState) -> None:
+        for number, following in enumerate(state.covered):  # else a power cut takes what the checkpoint counts
+            self._engine.make_durable(channel, number, following)
         self._disk.replace_file(path, msgspec.json.encode(state) + b"\n")
 
     # -- what the log says ------------------------------------------------------------------------------------

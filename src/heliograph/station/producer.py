@@ -17,6 +17,7 @@ import google_crc32c
 import msgspec
 
 from heliograph.engine.files import FilesEngine
+from heliograph.engine.producers import Last
 from heliograph.errors import HeliographError, OutOfSequence, StationClosed
 from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import HeaderValue, Receipt
@@ -162,7 +163,7 @@ class Producer:
                 self._doubt(channel)
                 raise
             self._last[channel] = numbers[-1]
-            self._latest.pop(channel, None)
+            self._latest[channel] = Receipt("", channel, partition, first + ticket.count - 1)
             return ticket.count
 
     # -- numbers ----------------------------------------------------------------------------------------------
@@ -230,9 +231,15 @@ class Producer:
                 self._epoch.close()
 
     def _save(self, channel: str) -> None:
+        latest = self._latest.get(channel)
         try:
-            if not self._engine.closed:
+            if self._engine.closed:
+                return
+            if latest is None or latest.offset < 0:
                 self._engine.producers.renew(channel, self.id)
+            else:
+                last = Last(self._last[channel], latest.partition, latest.offset)
+                self._engine.producers.note(channel, self._epoch, last)
         except HeliographError:
             return  # a checkpoint only: the log says the same
 
