@@ -74,10 +74,14 @@ class Producer:
         again (the receipt says ``duplicate``), one beyond the next raises OutOfSequence.
         """
         with self._lock:
-            last = self._stored(channel)
-            number = self._checked(last, channel, seq)
-            if number <= last:
-                return self._duplicate(channel, number)
+            stored = self._last.get(channel) if seq is None else None
+            if stored is not None:  # whether it may publish is asked under the lock anyhow
+                number = stored + 1
+            else:
+                last = self._stored(channel)
+                number = self._checked(last, channel, seq)
+                if number <= last:
+                    return self._duplicate(channel, number)
             own = self._form % number
             receipt: Receipt | None = None
             try:
@@ -228,6 +232,7 @@ class Producer:
                 self._closed = True
                 for channel in self._last:
                     self._save(channel)
+                self._last = {}  # whoever publishes asks, and is told
                 self._epoch.close()
 
     def _save(self, channel: str) -> None:
