@@ -290,3 +290,13 @@ def test_an_audit_that_cannot_be_written_is_counted_and_stops_nothing(tmp_path: 
     one.write("kept")
     assert one.failed == 2
     assert json.loads((tmp_path / "data" / "audit" / "audit.jsonl").read_text())["event"] == "kept"
+
+
+def test_the_segment_of_an_offset_is_found_among_strays(tmp_path: Path) -> None:
+    strays = (f"{95:020d}.index", "0000000000000000003x.jsonl", "00000000000000000099.jsonl.bak")
+    for name in (f"{0:020d}.jsonl", f"{40:020d}.jsonl.zst", f"{90:020d}.jsonl", *strays):
+        (tmp_path / name).touch()
+    found = [segments.holding(tmp_path, offset, Disk()) for offset in (0, 39, 40, 89, 90, 99)]
+    assert found == [0, 0, 40, 40, 90, 90]
+    (tmp_path / f"{0:020d}.jsonl").unlink()
+    assert segments.holding(tmp_path, 39, Disk()) == -1

@@ -259,8 +259,9 @@ class LogCursor:
         try:  # who comes from the end of the segment before it knows the name
             self._open(base, sealed=base < limit.base)
         except FileNotFoundError:
-            known = segments.bases(self._directory, self._disk)
-            base = max((base for base in known if base <= self.offset), default=-1)
+            base = limit.base
+            if self.offset < base:
+                base = segments.holding(self._directory, self.offset, self._disk)
             if base < 0:
                 raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}") from None
             self._open(base, sealed=base < limit.base)

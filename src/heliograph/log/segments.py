@@ -36,6 +36,16 @@ def bases(directory: Path, disk: Disk) -> list[int]:
     return sorted({int(name[:20]) for name in names if name[20:] in _SUFFIXES and name[:20].isdecimal()})
 
 
+def holding(directory: Path, offset: int, disk: Disk) -> int:
+    """First offset of the segment that an offset belongs to; -1 if there is none before it.
+
+    All names are equally long, so as text they sort as numbers do, and only one of them has to become a number.
+    """
+    mark = f"{offset:020d}"
+    names = [name[:20] for name in disk.listdir(directory) if name[20:] in _SUFFIXES and name[:20] <= mark]
+    return int(max(filter(str.isdecimal, names), default="-1"))
+
+
 class SegmentReader(Protocol):
     """Reads lines of one segment by their uncompressed byte positions."""
 
