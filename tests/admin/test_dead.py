@@ -379,6 +379,30 @@ def test_a_replay_that_is_killed_again_and_again_neither_loses_nor_doubles(tmp_p
     assert os.listdir(tmp_path / "dead") == ["alerts.lock"]
 
 
+DYING = """
+import os, signal
+from heliograph.disk import Disk
+
+def sync_or_die(fd):
+    if "/channels/alerts/" in (name := os.readlink(f"/proc/self/fd/{fd}")) and name.endswith(".jsonl"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.fdatasync(fd)
+
+Disk.fdatasync = staticmethod(sync_or_die)
+"""
+
+
+def test_copies_whose_replay_was_killed_before_their_sync_are_not_published_again(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        bury(station)
+        child = subprocess.run(
+            [sys.executable, "-c", DYING + REPLAY, str(tmp_path)], check=False, stdout=subprocess.PIPE
+        )
+        assert child.returncode == -signal.SIGKILL
+        dead.replay(station, "alerts")
+        assert replayed(station) == dict.fromkeys(range(LETTERS), 1)
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_the_statistics_count_the_letters_that_are_left(tmp_path: Path, compress: bool) -> None:
     def waiting() -> int:

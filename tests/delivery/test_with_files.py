@@ -64,13 +64,28 @@ def test_killed_in_the_handler_again_and_again_every_message_is_handled(tmp_path
     assert firsts == sorted(firsts), "nothing was skipped and handled later"
 
 
-@pytest.mark.parametrize("moment", ["before the letter", "after the letter"])
-def test_killed_around_a_dead_letter_there_is_exactly_one(tmp_path: Path, moment: str) -> None:
+DYING = """
+import os
+from heliograph.disk import Disk
+def sync_or_die(fd):
+    name = os.readlink(f"/proc/self/fd/{fd}")
+    if "dead-letter" in name and name.endswith(".jsonl") and os.fstat(fd).st_size:
+        die()
+    os.fdatasync(fd)
+Disk.fdatasync = staticmethod(sync_or_die)
+"""
+"""Dies when a dead letter is in the file and not on disk."""
+
+
+@pytest.mark.parametrize("kind", ["", ", queue=True"])
+@pytest.mark.parametrize("moment", ["before the letter", "written, not synced", "after the letter"])
+def test_killed_around_a_dead_letter_there_is_exactly_one(tmp_path: Path, moment: str, kind: str) -> None:
     data = tmp_path / "data"
     with hg.open(data, name="host1") as station:
         station.publish_many("alerts", list(range(5)))
     at = {
         "before the letter": "station._publish_dead_letter = lambda *letter: die()",
+        "written, not synced": DYING,
         "after the letter": """
 publish = station._publish_dead_letter
 def publish_and_die(*letter):
@@ -79,13 +94,13 @@ def publish_and_die(*letter):
 station._publish_dead_letter = publish_and_die
 """,
     }[moment]
-    subscribe = """
+    subscribe = f"""
         def handle(message):
             if message.data == 2:
                 raise ValueError("boom")
 
-        subscription = station.subscribe("alerts", handle, name="worker", start="first", retry=quick)
-        while subscription.position < 5:
+        subscription = station.subscribe("alerts", handle, name="worker", start="first", retry=quick{kind})
+        while sum(one.lag for one in station.subscriptions("alerts")):
             time.sleep(0.001)
         station.close()
     """
@@ -111,3 +126,21 @@ def test_a_message_of_the_largest_size_still_fits_into_a_dead_letter(tmp_path: P
 
 def _has_letters(station: hg.Station) -> bool:
     return "alerts.dead-letter" in {channel.name for channel in station.channels()}
+
+
+def test_a_letter_whose_writer_was_killed_before_its_sync_is_seen_by_workers_that_go_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with hg.open(data, name="host1") as station:
+        station.publish_many("alerts", [0, 1])
+        with station.queue("alerts", "worker", start="first") as queue:
+            queue.receive(1)[0].nack(error=hg.Reject("the channel of dead letters is open here"))
+            assert len(list(station.read("alerts.dead-letter"))) == 1
+            pull = """
+                queue = station.queue("alerts", "worker")
+                (job,) = queue.receive(1, wait_s=60)
+                job.nack(error=hg.Reject("too bad"))
+            """
+            assert live(data, DYING + textwrap.dedent(pull)) == -signal.SIGKILL
+            eventually(lambda: [job.nack(error=hg.Reject("too bad")) for job in queue.receive(1, wait_s=1)])
+        letters = [letter.data["offset"] for letter in station.read("alerts.dead-letter")]
+        assert letters == [0, 1]

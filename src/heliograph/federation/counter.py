@@ -123,7 +123,7 @@ class Counter:
         found: dict[str, tuple[int, int]] = {}
         with contextlib.suppress(NotFound):  # then nothing of it is there
             for number in range(self._engine.partition_count(channel)):
-                self._engine.settle(channel, number)
+                self._engine.barrier(channel, number)  # whoever wrote them may have died before its sync
                 log = self._engine.log(channel, number)
                 with contextlib.closing(
                     LogCursor(log, appended_since(log, since_us, self._engine.disk), self._engine.disk)

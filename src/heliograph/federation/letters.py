@@ -20,12 +20,12 @@ from heliograph.delivery.deadletter import (
     DeadLetterIdentity,
     DeadLetters,
     dead_letter_channel,
-    identity_of,
     is_dead_letter_channel,
 )
 from heliograph.engine.knowledge import identities_of
 from heliograph.log.seek import line_at
 from heliograph.seen import SeenSet
+from heliograph.station.letters import recent_letters
 
 if TYPE_CHECKING:
     from heliograph.station import Station
@@ -89,7 +89,4 @@ class Letters:
         return receipt
 
     def _recent(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
-        for message in self._station.read(channel, start=from_us(since_us)):
-            identity = identity_of(message.data)
-            if identity is not None:
-                yield identity
+        return recent_letters(self._station, channel, since_us)

@@ -17,7 +17,7 @@ from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
 from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_subscription
-from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity, identity_of
+from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity
 from heliograph.delivery.invoke import check_handler, is_async
 from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
@@ -41,6 +41,7 @@ from heliograph.station.info import (
     Trimmed,
     TypeInfo,
 )
+from heliograph.station.letters import recent_letters
 from heliograph.station.links import LinkInfo
 from heliograph.station.observer import Observer
 from heliograph.station.publisher import Publisher
@@ -488,10 +489,7 @@ class Station:
         return receipt
 
     def _recent_dead_letters(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
-        for message in self.read(channel, start=from_us(since_us)):
-            identity = identity_of(message.data)
-            if identity is not None:
-                yield identity
+        return recent_letters(self, channel, since_us)
 
     def _on_closed(self, subscription: Subscription) -> None:
         with self._lock:
