@@ -38,10 +38,14 @@ class Asker:
         self._room = asyncio.Condition()
         self._flying = 0
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
-        """Ask for something that may be asked any number of times."""
+    async def ask(
+        self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"", patience_s: float | None = None
+    ) -> tuple[Any, bytes]:
+        """Ask for something that may be asked any number of times. ``patience_s``: for so long, over all cuts."""
+        given_s = self.timeout_s if patience_s is None else patience_s
+        end = self._loop.time() + given_s
         while True:
-            until = self._loop.time() + self.timeout_s
+            until = end if patience_s is not None else self._loop.time() + given_s
             line = await self._keeper.line(until)
             try:
                 async with asyncio.timeout_at(until + WAIT_S), self.turn(name):
@@ -51,7 +55,11 @@ class Asker:
             except TimeoutError as error:
                 if isinstance(error, HeliographError):
                     raise
-                raise Unreachable(f"the hub did not answer within {self.timeout_s + WAIT_S:g} s") from None
+                raise Unreachable(f"the hub did not answer within {given_s + WAIT_S:g} s") from None
+
+    async def body_bytes_max(self) -> int:
+        """The largest body that the hub takes."""
+        return (await self._keeper.line(self._loop.time() + self.timeout_s)).body_bytes_max
 
     def turn(self, name: str) -> asyncio.Semaphore:
         """What to hold while a request of this name waits for its answer."""
