@@ -150,6 +150,18 @@ def test_a_record_that_cannot_be_read_stops_nobody_else(root: Path, monkeypatch:
     assert folder(root, "broken", "1").is_dir(), "it may be what the record names"
 
 
+def test_what_somebody_is_publishing_is_not_swept(root: Path) -> None:
+    with _Mortal() as mortal:
+        mortal.left = 3
+        with pytest.raises(Died):
+            publish_batch(str(root), Q, "0", lay(root, "0", 3))
+    os.utime(folder(root, Q, "0"), (0, 0))
+    with Publishing(root, Q):
+        assert tidy(root) == []
+    publish_batch(str(root), Q, "0", [])
+    assert numbers(root) == [3]
+
+
 def test_sweeping_says_what_went(root: Path) -> None:
     lay(root, "0", 1)
     lay(root, "1", 2)
