@@ -30,8 +30,10 @@ from heliograph.errors import (
     MessageTooLarge,
     NotAllowed,
     NotFound,
+    OutcomeUnknown,
     PayloadMismatch,
     ProtocolError,
+    Unreachable,
 )
 from heliograph.federation import storeroom
 from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Staged, own_query
@@ -210,6 +212,19 @@ def test_a_cut_before_each_answer_changes_nothing(hub: Hub, mute: list[int]) -> 
         aside.abort("alone")
     assert numbers(hub) == [1, 2]
     assert files(hub) == []
+
+
+def test_a_hub_that_loses_every_connection_is_given_up(hub: Hub, mute: list[int]) -> None:
+    with hub.open("hub"), staging(hub) as aside:
+        laid = [aside.stage("0", "t", "alerts", events(1), query=Q)]
+        mute[0] = 1_000
+        with pytest.raises(Unreachable, match="was lost 20 times before the hub answered"):
+            aside.stage("0", "t2", "alerts", events(2), query=Q)
+        with pytest.raises(OutcomeUnknown, match="whether it is published is not known"):
+            aside.commit("0", laid, query=Q)
+        mute[0] = 0
+        aside.commit("0", laid, query=Q)
+    assert numbers(hub) == [1]
 
 
 def test_many_cuts_anywhere(hub: Hub) -> None:

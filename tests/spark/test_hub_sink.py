@@ -95,15 +95,17 @@ def test_every_column_has_its_place_in_the_envelope(spark: Any, hub: Hub, statio
     assert not staged(hub)
 
 
-def test_many_rows_of_several_tasks_and_bytes(spark: Any, hub: Hub, station: hg.Station) -> None:
+def test_many_rows_of_several_tasks_and_bytes(spark: Any, hub: Hub) -> None:
+    hub.station("hub", peers=[WRITER], storage={"partitions": 3}, messages={"max_bytes": 100_000})  # and small frames
     text = "to_json(struct(id AS n, repeat('x', 200) AS pad)) AS data"
-    frame = spark.range(0, 20_000, 1, 4).selectExpr(text, "cast(id % 50 AS STRING) AS key")
-    save(frame, place(hub), channel="out")
-    found = list(station.read("out"))
-    assert sorted(message.data["n"] for message in found) == list(range(20_000))
-    assert all(message.partition == crc32((message.key or "").encode()) % 3 for message in found)
-    save(spark.sql("SELECT cast('abc' AS BINARY) AS bytes"), place(hub), channel="out.raw")
-    assert [(one.data, one.type) for one in station.read("out.raw")] == [(b"abc", "heliograph.bytes.v1")]
+    frame = spark.range(0, 20_000, 1, 2).selectExpr(text, "cast(id % 50 AS STRING) AS key")
+    with hub.open("hub") as station:
+        save(frame, place(hub), channel="out")
+        found = list(station.read("out"))
+        assert sorted(message.data["n"] for message in found) == list(range(20_000))
+        assert all(message.partition == crc32((message.key or "").encode()) % 3 for message in found)
+        save(spark.sql("SELECT cast('abc' AS BINARY) AS bytes"), place(hub), channel="out.raw")
+        assert [(one.data, one.type) for one in station.read("out.raw")] == [(b"abc", "heliograph.bytes.v1")]
     assert not staged(hub)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph import config as configs
+from heliograph.errors import Busy, Unreachable
 from heliograph.limits import SPARK_HUB_S
 from heliograph.spark.bodies import Encoder, content
 from heliograph.spark.directory import Directory
@@ -117,8 +119,8 @@ class AtHub:
             client.staging().commit(batch, laid, query=query or ALONE)
 
     def drop(self, query: str | None, batch: str) -> None:
-        """Ask for it once."""
-        with self._hub.connect() as client:
+        """Ask for it; what stays the hub sweeps."""
+        with contextlib.suppress(Busy, Unreachable), self._hub.connect() as client:
             client.staging().abort(batch, query=query or ALONE)
 
     def tidy(self) -> None:
@@ -134,6 +136,7 @@ class _Sending:
         self._query = query
         self._batch = batch
         self._name = name
+        self._size = min(CALL_BYTES, staging.bytes_max())
         self.files: list[File] = []
 
     def send(self, channel: str, rows: pa.Table) -> None:
@@ -141,7 +144,7 @@ class _Sending:
         bodies = self._encoder.bodies(channel, rows)
         lines = pc.binary_join_element_wise(bodies.heads, bodies.payloads, "}\n", "")
         data = memoryview(content(lines))
-        for begin, end in cuts(_borders(lines), CALL_BYTES):
+        for begin, end in cuts(_borders(lines), self._size):
             name = f"{self._name}-{len(self.files)}"
             events = bytes(data[begin : end - 1])  # the last one needs no newline
             self.files.append(self._staging.stage(self._batch, name, channel, events, query=self._query))
