@@ -10,7 +10,7 @@ import pytest
 
 from heliograph import disk as disks
 from heliograph.disk import Disk, explain, explaining
-from heliograph.errors import DiskFull, ReadOnly, StorageError
+from heliograph.errors import DiskFull, NotAllowed, ReadOnly, StorageError
 from tests.faults import Died, FaultyDisk
 
 
@@ -109,6 +109,11 @@ def test_an_error_says_what_happened_and_what_to_do(code: int, kind: type[Except
     assert type(error) is kind
     assert "cannot append to data/channels/alerts" in str(error)
     assert advice in str(error)
+
+
+def test_explaining_leaves_our_own_errors_alone() -> None:
+    with pytest.raises(NotAllowed, match=r"^the rules say no$"), explaining("cannot look"):
+        raise NotAllowed("the rules say no")  # a PermissionError, too
 
 
 def test_explaining_names_the_file_and_keeps_the_cause() -> None:

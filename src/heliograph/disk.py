@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from heliograph.errors import DiskFull, ReadOnly, StorageError
+from heliograph.errors import DiskFull, HeliographError, ReadOnly, StorageError
 
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {
@@ -182,6 +182,8 @@ def explaining(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, HeliographError):  # NotAllowed, for example: it says enough
+            raise
         where = f" ({error.filename})" if isinstance(error.filename, str | os.PathLike) else ""
         raise explain(error, f"{doing}{where}") from error
 

@@ -227,3 +227,9 @@ SPARK_APPEND_BYTES = 4 * 1024 * 1024
 
 SPARK_LOCK_S = 600.0
 """How long one Spark job waits for another that publishes as the same query."""
+
+SPARK_NAMES_MAX = 1_000
+"""How many single batches are recognised when somebody asks for them again."""
+
+SPARK_HUB_S = 300.0
+"""How long a Spark job waits for a hub that is away, or slow."""

@@ -1,24 +1,28 @@
-"""A Spark of its own that copies channel ``in`` to another until it is killed: ``ROOT CHECKPOINT CHANNEL``."""
+"""A Spark of its own that copies channel ``in`` to another until it is killed: ``ROOT CHECKPOINT CHANNEL [SINK]``.
+
+``SINK``: options of the sink as JSON, if it is not the same directory.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
 
-def bridge(spark: Any, root: str, checkpoint: str, channel: str) -> Any:
+def bridge(spark: Any, root: str, checkpoint: str, channel: str, sink: dict[str, str] | None = None) -> Any:
     """The stream, not yet started."""
     stream = spark.readStream.format("heliograph").option("path", root).option("channel", "in")
     rows = stream.option("maxMessagesPerTrigger", "500").load().selectExpr("data", "key", f"'{channel}' AS channel")
-    write = rows.repartition(3).writeStream.format("heliograph").option("path", root)
+    write = rows.repartition(3).writeStream.format("heliograph").options(**(sink or {"path": root}))
     return write.option("checkpointLocation", checkpoint)
 
 
-def main(root: str, checkpoint: str, channel: str) -> None:
+def main(root: str, checkpoint: str, channel: str, sink: str = "null") -> None:
     from heliograph.spark import session
 
     spark = session("bridge", master="local[2]", spark__driver__memory="1g")
-    query = bridge(spark, root, checkpoint, channel).trigger(processingTime="0 seconds").start()
+    query = bridge(spark, root, checkpoint, channel, json.loads(sink)).trigger(processingTime="0 seconds").start()
     print("running", flush=True)
     query.awaitTermination()
 

@@ -13,11 +13,12 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
-from heliograph.spark import publishing
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
-from heliograph.spark.publishing import drop_batch, publish_batch, tidy
-from heliograph.spark.staging import Section, Stage
+from heliograph.spark.staging import Stage
+from heliograph.staging import publishing
+from heliograph.staging.files import Section
+from heliograph.staging.publishing import drop_batch, publish_batch, tidy
 from heliograph.station.producer import Producer
 from tests.spark.reading_back import ddl
 

@@ -61,7 +61,7 @@ def publishing(root: Path, rate: float | None = None, **more: Any) -> Any:
 
 
 @pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("module", ["heliograph.spark.replay.record.save", "heliograph.spark.publishing._save"])
+@pytest.mark.parametrize("module", ["heliograph.spark.replay.record.save", "heliograph.staging.publishing._save"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_death_between_any_two_steps_leaves_every_message_published_once(
     opened: Opener, root: Path, module: str, before: bool, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.spark.publishing import tidy
+from heliograph.staging.publishing import tidy
 
 
 @pytest.fixture

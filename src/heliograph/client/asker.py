@@ -22,6 +22,10 @@ WAITING_MAX: Final = 160
 _LONG: Final = {READ, RECEIVE, REQUEST}
 REPLY_GRACE_S: Final = 2.0
 """How much longer than a reply is waited for the hub's word that none came: it knows more of why."""
+LOSSES_MAX: Final = 20
+"""How many connections in a row may be lost while one request waits for its answer."""
+SLOW: Final = 10
+"""How many times longer than for a connection a patient request waits for its answer."""
 FLYING_BYTES_MAX: Final = 16 << 20
 """How much may be on its way to the hub; less than what a hub lets wait."""
 
@@ -38,20 +42,37 @@ class Asker:
         self._room = asyncio.Condition()
         self._flying = 0
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
-        """Ask for something that may be asked any number of times."""
+    async def ask(
+        self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"", patience_s: float | None = None
+    ) -> tuple[Any, bytes]:
+        """Ask for something that may be asked any number of times.
+
+        ``patience_s``: how long to wait for a connection; for the answer of a hub that lives, to which quotas belong,
+        longer; and not for ever if each connection is lost.
+        """
+        given_s = self.timeout_s if patience_s is None else patience_s
+        slow_s = WAIT_S if patience_s is None else SLOW * patience_s
+        losses = 0
         while True:
-            until = self._loop.time() + self.timeout_s
+            until = self._loop.time() + given_s
             line = await self._keeper.line(until)
             try:
-                async with asyncio.timeout_at(until + WAIT_S), self.turn(name):
+                async with asyncio.timeout_at(until + slow_s), self.turn(name):
                     return await line.ask(name, head, kind, lines)
-            except Lost:
-                continue
+            except Lost as lost:
+                losses += 1
+                if patience_s is not None and losses >= LOSSES_MAX:
+                    raise Unreachable(
+                        f"the connection was lost {losses} times before the hub answered: {lost}"
+                    ) from None
             except TimeoutError as error:
                 if isinstance(error, HeliographError):
                     raise
-                raise Unreachable(f"the hub did not answer within {self.timeout_s + WAIT_S:g} s") from None
+                raise Unreachable(f"the hub did not answer within {given_s + slow_s:g} s") from None
+
+    async def body_bytes_max(self) -> int:
+        """The largest body that the hub takes."""
+        return (await self._keeper.line(self._loop.time() + self.timeout_s)).body_bytes_max
 
     def turn(self, name: str) -> asyncio.Semaphore:
         """What to hold while a request of this name waits for its answer."""

@@ -16,6 +16,7 @@ from heliograph.client.options import Options, Span
 from heliograph.client.pages import Merged, OnGap, Pages, Start, open_pages, plainly
 from heliograph.client.queues import AsyncClientQueue
 from heliograph.client.settings import TlsLike, tls_files
+from heliograph.client.staging import AsyncStaging
 from heliograph.client.subscription import AsyncClientSubscription, Reading
 from heliograph.client.worker import AwaitingWorker, Workers
 from heliograph.delivery.invoke import check_handler
@@ -206,6 +207,10 @@ class AsyncClient:
         await found.open()
         self._queues.add(found)
         return found
+
+    def staging(self) -> AsyncStaging:
+        """Lay messages aside at the hub until all of a batch are published, once: what Spark's sink is made of."""
+        return AsyncStaging(self._asker)
 
     async def channels(self) -> list[str]:
         """The names of the hub's channels that this client may read."""

@@ -12,6 +12,7 @@ from heliograph.client.options import Options, Span
 from heliograph.client.pages import Merged, OnGap, Pages, Start
 from heliograph.client.queues import ClientQueue
 from heliograph.client.settings import TlsLike
+from heliograph.client.staging import Staging
 from heliograph.client.threads import (
     ClientSubscription,
     Hands,
@@ -178,6 +179,10 @@ class Client:
             max_deliveries=max_deliveries,
         )  # fmt: skip
         return ClientQueue(self._loop, self._loop.run(inner))
+
+    def staging(self) -> Staging:
+        """Lay messages aside at the hub until all of a batch are published, once: what Spark's sink is made of."""
+        return Staging(self._loop, self._inner.staging())
 
     def channels(self) -> list[str]:
         """The names of the hub's channels that this client may read."""

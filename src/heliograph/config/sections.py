@@ -305,6 +305,14 @@ class Hub(Section, frozen=True, kw_only=True):
             "Positions of this station's own `links` never expire.",
         ),
     ] = 604_800.0
+    staged_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=MIB,
+            description="How much one peer may lay aside here that is not published yet: batches of its Spark jobs. "
+            "What would be more is refused, until some of it is published, dropped, or a day old.",
+        ),
+    ] = 8 * GIB
 
 
 class Link(Section, frozen=True, kw_only=True):

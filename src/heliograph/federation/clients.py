@@ -6,7 +6,8 @@ there is done, or will never be done, before anything is asked here. So it may a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from heliograph.federation.counter import Counter
 from heliograph.federation.crew import Places
@@ -14,11 +15,16 @@ from heliograph.federation.desk import Desk
 from heliograph.federation.events import Called
 from heliograph.federation.newsroom import Ends
 from heliograph.federation.showing import shown
+from heliograph.federation.storeroom import Storeroom
 from heliograph.station.links import LinkInfo
 
 if TYPE_CHECKING:
+    from heliograph.config import Config
     from heliograph.federation.conversation import Conversation
     from heliograph.federation.terms import Shared
+
+TIDY_S: Final = 60.0
+"""How often it is looked for what clients laid aside, and do not come back for."""
 
 
 def ephemeral(conversation: Conversation) -> bool:
@@ -33,6 +39,8 @@ class Clients:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._counter = Counter(shared.station)
+        self._storeroom = Storeroom(shared.station, self._counter)
+        self._tidy_at = 0.0
         self._places = Places()
         self._here: list[Conversation] = []
         self._desks: dict[Conversation, Desk] = {}
@@ -61,7 +69,7 @@ class Clients:
         """It asks for something."""
         desk = self._desks.get(conversation)
         if desk is None:
-            desk = self._desks[conversation] = Desk(conversation, self._counter, self._places)
+            desk = self._desks[conversation] = Desk(conversation, self._counter, self._places, self._storeroom)
         desk.asked(event)
 
     def on_news(self, ends: Ends) -> None:
@@ -69,6 +77,17 @@ class Clients:
         for desk in self._desks.values():
             for channel in ends:
                 desk.on_news(channel)
+
+    def look(self) -> None:
+        """Now and then."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._tidy_at:
+            self._tidy_at = now + TIDY_S
+            self._shared.workers.submit(self._storeroom.tidy)
+
+    def reload(self, config: Config) -> None:
+        """Other settings from now on."""
+        self._storeroom.room.bytes_max = config.hub.staged_bytes_max
 
     def infos(self) -> list[LinkInfo]:
         """Those that are here, as people see them."""

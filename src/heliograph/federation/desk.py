@@ -17,6 +17,7 @@ import msgspec
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
 from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
+from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Commit, Stage
 from heliograph.federation.comparing import COMPARE, FETCH, STORE
 from heliograph.federation.counter import Counter
 from heliograph.federation.crew import CLOSE_S, Crew, Places
@@ -24,6 +25,7 @@ from heliograph.federation.events import Called
 from heliograph.federation.exchange import Exchange
 from heliograph.federation.inquiries import Inquiries
 from heliograph.federation.pulling import Pulling
+from heliograph.federation.storeroom import Storeroom
 from heliograph.federation.together import Outcome, Together
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ _ERRANDS: Final[dict[str, type[msgspec.Struct]]] = {
 class Desk:
     """The requests of one connection."""
 
-    def __init__(self, line: Conversation, counter: Counter, places: Places) -> None:
+    def __init__(self, line: Conversation, counter: Counter, places: Places, storeroom: Storeroom) -> None:
         self._line = line
         self._counter = counter
         self._exchange = Exchange(line.shared.station)
@@ -61,10 +63,12 @@ class Desk:
         self._crew = Crew(line, places)
         self._pulling = Pulling(line, places)
         self._inquiries = Inquiries(line, counter)
+        self._storeroom = storeroom
+        self._committing = asyncio.Lock()  # one at a time: other connections want their turn
 
     def asked(self, event: Called) -> None:
         """A request came."""
-        if event.name in (PUBLISH, STORE):
+        if event.name in (PUBLISH, STORE, STAGE):
             if self._publishing and self._waiting_bytes + len(event.body) > WAITING_BYTES_MAX:
                 self._fail(event.call, Busy(f"{self._waiting_bytes} bytes wait for the hub's disk; try again"))
                 return
@@ -96,10 +100,10 @@ class Desk:
 
     async def _publish_all(self) -> None:
         while self._publishing and not self._line.over.is_set():
-            if self._publishing[0].name == STORE:
+            if self._publishing[0].name != PUBLISH:
                 event = self._publishing.popleft()
                 self._waiting_bytes -= len(event.body)
-                await self._answer(event.call, self._store(event))
+                await self._answer(event.call, (self._store if event.name == STORE else self._stage)(event))
             else:
                 await self._publish_together()
         self._busy = False
@@ -117,6 +121,25 @@ class Desk:
         stored, size = await self._line.run(self._exchange.store, event.body, self._line.storer.rules)
         await self._slow_down(stored.appended, size)
         return asking.encode(stored)
+
+    async def _stage(self, event: Called) -> bytes:
+        ask, lines = asking.decode(event.body, Stage)
+        staged, count = await self._line.run(self._storeroom.stage, ask, lines, self._line.storer.rules)
+        await self._slow_down(count, len(lines))
+        return asking.encode(staged)
+
+    async def _batch(self, event: Called) -> bytes:
+        """What becomes of a batch that was laid aside."""
+        async with self._committing, self._storeroom.turns:
+            if self._line.over.is_set():
+                raise StationClosed("the connection is over")
+            rules = self._line.storer.rules
+            if event.name == COMMIT:
+                commit, _ = asking.decode(event.body, Commit)
+                return asking.encode(await self._line.run(self._storeroom.commit, commit, rules))
+            abort, _ = asking.decode(event.body, Abort)
+            await self._line.run(self._storeroom.abort, abort, rules)
+            return asking.encode(errands.Nothing())
 
     async def _slow_down(self, messages: int, size: int) -> None:
         """Whoever sends more than its quota waits for its answer."""
@@ -159,6 +182,8 @@ class Desk:
         if event.name == CHANNELS:
             which, _ = asking.decode(event.body, asking.Which)
             return asking.encode(await self._line.run(self._counter.channels, which, rules))
+        if event.name in (COMMIT, ABORT):
+            return await self._batch(event)
         return await self._errand(event)
 
     async def _errand(self, event: Called) -> bytes:

@@ -238,6 +238,7 @@ class Hub:
     def reload(self, config: Config) -> None:
         """Other rules from now on; who is not among the peers any more is sent away."""
         self._config = config
+        self._clients.reload(config)
         self._peers = {peer.name: peer for peer in config.hub.peers}
         self._askers = frozenset({*self._peers, self._engine.name})
         quotas = {name: _quota(rules) for name, rules in self._peers.items()}
@@ -249,7 +250,8 @@ class Hub:
                 conversation.allow(self._rules(rules), None, quotas[rules.name])
 
     def look(self) -> None:
-        """Now and then: end connections whose certificate is not good any more."""
+        """Now and then: end connections whose certificate is not good any more, and tidy up."""
+        self._clients.look()
         for conversation in list(self.conversations):
             if conversation.peer is not None:
                 why = self._tls.why_invalid(conversation.peer.certificate)

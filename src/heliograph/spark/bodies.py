@@ -22,6 +22,7 @@ from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.message import Timestamps, attributes, new_ids
 from heliograph.payloads import DEFAULT_TYPE, check_type_name
 from heliograph.spark.options import WriteOptions
+from heliograph.staging.files import PRODUCER_BYTES_MAX
 
 BYTES_TYPE: Final = "heliograph.bytes.v1"
 COLUMNS: Final = (
@@ -35,7 +36,6 @@ _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = r'["\\\x00-\x1f]'
-_PRODUCER_BYTES_MAX: Final = 300  # what the driver adds
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -79,7 +79,7 @@ class Encoder:
     def __init__(self, station: str, options: WriteOptions, max_bytes: int) -> None:
         self._source = f"{station}/{options.service}" if options.service else station
         self._type = options.type
-        self._max_bytes = max_bytes - TAIL_BYTES_MAX - _PRODUCER_BYTES_MAX
+        self._max_bytes = max_bytes - TAIL_BYTES_MAX - PRODUCER_BYTES_MAX
         self._stamps = Timestamps()
 
     def bodies(self, channel: str, rows: pa.Table) -> Bodies:

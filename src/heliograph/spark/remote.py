@@ -23,11 +23,11 @@ class Remote(NamedTuple):
     url: str
     tls: tuple[tuple[str, str], ...] = ()
 
-    def connect(self) -> Client:
+    def connect(self, patience_s: float = 30.0) -> Client:
         """A client, for the driver or for one task. Close it, or use it as a context manager."""
         from heliograph.client import connect
 
-        return connect(self.url, tls=dict(self.tls) or None, service="spark")
+        return connect(self.url, tls=dict(self.tls) or None, service="spark", timeout=patience_s)
 
 
 def remote(said: Mapping[str, str]) -> Remote | None:

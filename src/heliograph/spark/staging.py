@@ -1,22 +1,16 @@
-"""What tasks write and nobody sees: messages laid aside until the driver publishes all of a batch.
+"""Tasks that write to a directory: they lay messages aside in a file until the driver publishes all of a batch.
 
-    spark/staged/QUERY/BATCH/NAME.lines     of one try of one task: head, newline, payload, newline, and so on
-
-A task writes messages for several channels and partitions, section by section; what is where goes to the driver with
-the task's result. The file is synced before that: the driver's record relies on it.
+The file is synced before what is where goes to the driver with the task's result: the driver's record relies on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import google_crc32c
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,27 +21,26 @@ from heliograph.names import DEAD_LETTER, check_name, check_publishable
 from heliograph.spark.bodies import Encoder, content, partitions_of
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
-
-FOLDER: Final = "spark"
-STAGED: Final = "staged"
+from heliograph.staging.files import SUFFIX, Section, folder, make_folder
 
 
-class Section(msgspec.Struct, frozen=True):
-    """Messages for one partition, somewhere in a staged file."""
-
-    file: str
-    channel: str
-    partition: int
-    count: int
-    position: int
-    length: int
-    crc: int
-    times_us: tuple[int, int]
+def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows, as many at once as are written at once."""
+    for batch in batches:
+        step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
+        for at in range(0, batch.num_rows, step):
+            yield pa.Table.from_batches([batch.slice(at, step)])
 
 
-def folder(root: Path, query: str, batch: str) -> Path:
-    """Where the tasks of a batch lay their messages aside."""
-    return root / FOLDER / STAGED / query / batch
+def by_channel(rows: pa.Table, otherwise: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """Rows by where they go: what their column says, else ``otherwise``."""
+    if "channel" not in rows.column_names:
+        yield check_name(otherwise), rows
+        return
+    names = pc.coalesce(rows["channel"], pa.scalar(otherwise, pa.string()))
+    for name in pc.unique(names).to_pylist():
+        fits = pc.is_null(names) if name is None else pc.equal(names, name)
+        yield check_name(name), rows.filter(pc.fill_null(fits, False))
 
 
 def _letters(rows: pa.Table, kind: str | None) -> bool:
@@ -63,8 +56,9 @@ class Stage:
         self._options = options
         self._directory = Directory(options.path)
         self._encoder = Encoder(self._directory.engine.name, options, max_bytes)
-        self._folder = folder(self._directory.root, query, batch)
-        self._name = f"{name}-{os.urandom(4).hex()}.lines"
+        self._place = (self._directory.root, query, batch)
+        self._folder = folder(*self._place)
+        self._name = f"{name}-{os.urandom(4).hex()}{SUFFIX}"
         self._fd = -1
         self._position = 0
         self._sections: list[Section] = []
@@ -75,10 +69,9 @@ class Stage:
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Section]:
         """Lay all rows aside; where they are."""
         try:
-            for batch in batches:
-                step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
-                for at in range(0, batch.num_rows, step):
-                    self._write_rows(pa.Table.from_batches([batch.slice(at, step)]))
+            for portion in portions(batches):
+                for channel, rows in by_channel(portion, self._options.channel):
+                    self._write_channel(channel, rows)
             if self._fd >= 0:
                 SYSTEM_DISK.fdatasync(self._fd)
                 SYSTEM_DISK.sync_directory(self._folder)
@@ -88,16 +81,6 @@ class Stage:
             raise
         finally:
             self._close()
-
-    def _write_rows(self, rows: pa.Table) -> None:
-        if "channel" not in rows.column_names:
-            assert self._options.channel is not None
-            self._write_channel(self._options.channel, rows)
-            return
-        names = pc.coalesce(rows["channel"], pa.scalar(self._options.channel, pa.string()))
-        for name in pc.unique(names).to_pylist():
-            fits = pc.is_null(names) if name is None else pc.equal(names, name)
-            self._write_channel(check_name(name), rows.filter(pc.fill_null(fits, False)))
 
     def _write_channel(self, channel: str, rows: pa.Table) -> None:
         if channel.endswith(DEAD_LETTER) and _letters(rows, self._options.type):
@@ -126,7 +109,7 @@ class Stage:
         lines = pc.binary_join_element_wise(bodies.heads, "\n", bodies.payloads, "\n", "")
         data = content(lines)
         if self._fd < 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(*self._place)
             self._fd = SYSTEM_DISK.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         SYSTEM_DISK.write_all(self._fd, data)
         self._sections.append(
@@ -152,23 +135,3 @@ class Stage:
     def _discard(self) -> None:
         with contextlib.suppress(OSError):
             SYSTEM_DISK.unlink(self._folder / self._name)
-
-
-def sweep(root: Path, older_than_s: float, keep: frozenset[str]) -> int:
-    """Remove what was laid aside long ago and nobody will publish, except these files' folders; how many batches."""
-    removed = 0
-    before = time.time() - older_than_s
-    for batch in sorted((root / FOLDER / STAGED).glob("*/*")):
-        with contextlib.suppress(OSError):
-            if f"{batch.parent.name}/{batch.name}" not in keep and batch.stat().st_mtime < before:
-                SYSTEM_DISK.remove_tree(batch)
-                removed += 1
-    return removed
-
-
-def discard(root: Path, query: str, batch: str) -> None:
-    """Remove what the tasks of a batch laid aside."""
-    with contextlib.suppress(OSError):
-        SYSTEM_DISK.remove_tree(folder(root, query, batch))
-    with contextlib.suppress(OSError):
-        SYSTEM_DISK.rmdir(folder(root, query, batch).parent)

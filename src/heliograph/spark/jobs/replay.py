@@ -132,9 +132,9 @@ class _Publishing:
         return published
 
     def _publish(self, rows: Any, batch: int) -> None:
-        from heliograph.spark.publishing import publish_batch
         from heliograph.spark.replay.record import query, save
         from heliograph.spark.staging import Stage
+        from heliograph.staging.publishing import publish_batch
 
         who = query(self._name)
         sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))

@@ -2,7 +2,8 @@
 
 Rows are published in batches, in one order that is the same every time. Before a batch is published its number and the
 place of its last row are written down, synced; whether it was published then, the sink's own record says (see
-``publishing.py``). So whoever comes after a crash goes on behind the last batch that is published, whatever died when.
+``staging/publishing.py``). So whoever comes after a crash goes on behind the last batch that is published, whatever
+died when.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import ConfigError, Damaged
 from heliograph.names import check_name
-from heliograph.spark.publishing import Publishing
+from heliograph.staging.publishing import Publishing
 
 
 class At(NamedTuple):

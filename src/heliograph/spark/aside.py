@@ -1,0 +1,169 @@
+"""Where tasks lay messages aside and the driver publishes them: in a directory, or at a hub."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from heliograph import config as configs
+from heliograph.errors import Busy, Unreachable
+from heliograph.limits import SPARK_HUB_S
+from heliograph.spark.bodies import Encoder, content
+from heliograph.spark.directory import Directory
+from heliograph.spark.options import WriteOptions
+from heliograph.spark.remote import Remote
+from heliograph.spark.staging import Stage, by_channel, portions
+from heliograph.staging.publishing import drop_batch, publish_batch, tidy
+from heliograph.staging.queries import ALONE
+
+if TYPE_CHECKING:
+    from heliograph.client.staging import Staging
+    from heliograph.federation.batches import File
+
+CALL_BYTES: Final = 1024 * 1024
+"""How much is sent to a hub at once, unless one message is larger."""
+
+
+class Aside(Protocol):
+    """One place. A query is None for a batch that comes once. What ``lay`` returns is for ``publish``."""
+
+    def prepare(self) -> None:
+        """Raise what is in the way, as far as that is known before a task runs."""
+
+    def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
+        """In a task: lay rows aside."""
+
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
+        """In the driver: publish what all tasks laid aside, unless that was done before."""
+
+    def drop(self, query: str | None, batch: str) -> None:
+        """In the driver: remove what tasks laid aside."""
+
+    def tidy(self) -> None:
+        """Now and then, in the driver: look after what others left."""
+
+
+def aside(options: WriteOptions) -> Aside:
+    """The place that the options name."""
+    return InDirectory(options) if options.hub is None else AtHub(options, options.hub)
+
+
+class InDirectory:
+    """The data directory of a station, which all tasks and the driver reach."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._path = options.path
+        self._max_bytes = 0
+
+    def prepare(self) -> None:
+        """Whether there is such a directory, and how large a message may be."""
+        Directory(self._path).close()
+        self._max_bytes = configs.load(None, data_dir=self._path).messages.max_bytes
+
+    def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
+        """Write a file."""
+        return Stage(self._options, query or ALONE, batch, task, self._max_bytes).write(rows)
+
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
+        """Write a record, and append what it names."""
+        publish_batch(self._path, query, batch, laid)
+
+    def drop(self, query: str | None, batch: str) -> None:
+        """Remove the files."""
+        drop_batch(self._path, query, batch)
+
+    def tidy(self) -> None:
+        """Finish what dead drivers began, remove what dead tasks left."""
+        tidy(self._path)
+
+
+class AtHub:
+    """A hub, which does on its disk what a driver does in a directory."""
+
+    def __init__(self, options: WriteOptions, hub: Remote) -> None:
+        self._options = options
+        self._hub = hub
+
+    def prepare(self) -> None:
+        """Whether the hub is there, and lets us publish to the channel that the options name."""
+        with self._hub.connect() as client:
+            if self._options.channel is not None:
+                client.staging().check(self._options.channel)
+
+    def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
+        """Send it, some at a time; the hub checks it and knows its partitions."""
+        found = portions(rows)
+        first = next(found, None)
+        if first is None:
+            return []
+        with self._hub.connect(SPARK_HUB_S) as client:
+            staging = client.staging()
+            encoder = Encoder(client.name, self._options, staging.bytes_max())
+            sending = _Sending(staging, encoder, query or ALONE, batch, f"{task}-{os.urandom(4).hex()}")
+            for portion in chain([first], found):
+                for channel, some in by_channel(portion, self._options.channel):
+                    sending.send(channel, some)
+            return list(sending.files)
+
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
+        """Ask for it until it is done."""
+        with self._hub.connect(SPARK_HUB_S) as client:
+            client.staging().commit(batch, laid, query=query or ALONE)
+
+    def drop(self, query: str | None, batch: str) -> None:
+        """Ask for it; what stays the hub sweeps."""
+        with contextlib.suppress(Busy, Unreachable), self._hub.connect() as client:
+            client.staging().abort(batch, query=query or ALONE)
+
+    def tidy(self) -> None:
+        """The hub does that by itself."""
+
+
+class _Sending:
+    """One try of one task."""
+
+    def __init__(self, staging: Staging, encoder: Encoder, query: str, batch: str, name: str) -> None:
+        self._staging = staging
+        self._encoder = encoder
+        self._query = query
+        self._batch = batch
+        self._name = name
+        self._size = min(CALL_BYTES, staging.bytes_max())
+        self.files: list[File] = []
+
+    def send(self, channel: str, rows: pa.Table) -> None:
+        """Lay rows aside that go to one channel."""
+        bodies = self._encoder.bodies(channel, rows)
+        lines = pc.binary_join_element_wise(bodies.heads, bodies.payloads, "}\n", "")
+        data = memoryview(content(lines))
+        for begin, end in cuts(_borders(lines), self._size):
+            name = f"{self._name}-{len(self.files)}"
+            events = bytes(data[begin : end - 1])  # the last one needs no newline
+            self.files.append(self._staging.stage(self._batch, name, channel, events, query=self._query))
+
+
+def _borders(texts: pa.Array) -> Sequence[int]:
+    """Where each text ends among the bytes of all, and where the first begins."""
+    borders = memoryview(texts.buffers()[1]).cast("i")[texts.offset : texts.offset + len(texts) + 1].tolist()
+    return [border - borders[0] for border in borders] if borders[0] else borders
+
+
+def cuts(borders: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
+    """Where to cut texts that stand behind each other so that pieces have about a size at most, and at least one text.
+
+    >>> list(cuts([0, 4, 8, 30, 31, 32], 10))
+    [(0, 8), (8, 30), (30, 32)]
+    """
+    at = 0
+    while at < len(borders) - 1:
+        end = max(at + 1, bisect_right(borders, borders[at] + size) - 1)
+        yield borders[at], borders[end]
+        at = end

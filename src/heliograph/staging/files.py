@@ -1,0 +1,134 @@
+"""Messages that are laid aside, where no reader looks, until all of a batch are published.
+
+    spark/staged/QUERY/BATCH/NAME.lines     head, newline, payload, newline, and so on
+
+A file holds messages for several channels and partitions, section by section. It is synced before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from heliograph.disk import SYSTEM_DISK
+from heliograph.errors import Damaged
+
+FOLDER: Final = "spark"
+STAGED: Final = "staged"
+SUFFIX: Final = ".lines"
+_TRIES: Final = 8
+PRODUCER_BYTES_MAX: Final = 300
+"""What a message has beside head and payload when it is published: who numbered it, and how."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Messages for one partition, somewhere in a staged file."""
+
+    file: str
+    channel: str
+    partition: int
+    count: int
+    position: int
+    length: int
+    crc: int
+    times_us: tuple[int, int]
+
+
+class Swept(NamedTuple):
+    """A batch that nobody will publish any more."""
+
+    query: str
+    batch: str
+    size: int
+
+
+def folder(root: Path, query: str, batch: str) -> Path:
+    """Where the messages of a batch are laid aside."""
+    return root / FOLDER / STAGED / query / batch
+
+
+def make_folder(root: Path, query: str, batch: str) -> Path:
+    """The same, made so that its name survives."""
+    found = folder(root, query, batch)
+    if not found.exists():
+        for turn in range(_TRIES):
+            try:
+                found.mkdir(parents=True, exist_ok=True)
+                break
+            except FileNotFoundError:  # somebody removed the one above, which was empty
+                if turn == _TRIES - 1:
+                    raise
+        for above in found.parents[: len(found.relative_to(root).parts)]:
+            SYSTEM_DISK.sync_directory(above)
+    return found
+
+
+def read(root: Path, section: Section) -> bytes:
+    """The lines of a section. Damaged if they are not what was laid aside."""
+    path = root / FOLDER / STAGED / section.file
+    try:
+        fd = SYSTEM_DISK.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is gone, though the batch it belongs to is not published as a whole") from None
+    try:
+        data = SYSTEM_DISK.read_range(fd, section.length, section.position)
+    finally:
+        SYSTEM_DISK.close(fd)
+    if len(data) != section.length or google_crc32c.value(data) != section.crc:
+        raise Damaged(f"{path} is damaged, though the batch it belongs to is not published as a whole")
+    return data
+
+
+def sweep(root: Path, older_than_s: float, keep: frozenset[str]) -> list[Swept]:
+    """Remove what was laid aside long ago and nobody will publish; what that was.
+
+    ``keep``: batches (``QUERY/BATCH``) that stay, and queries of which all do.
+    """
+    removed = []
+    before = time.time() - older_than_s
+    for batch in sorted((root / FOLDER / STAGED).glob("*/*")):
+        query = batch.parent.name
+        with contextlib.suppress(OSError):
+            if keep.isdisjoint((query, f"{query}/{batch.name}")) and batch.stat().st_mtime < before:
+                found = Swept(query, batch.name, size_of(batch))
+                SYSTEM_DISK.remove_tree(batch)
+                removed.append(found)
+                SYSTEM_DISK.rmdir(batch.parent)  # unless there is more
+    return removed
+
+
+def size_of(directory: Path) -> int:
+    """How many bytes files take, in a directory and below; a small one takes a block all the same."""
+    size = 0
+    for above, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += taken(os.stat(os.path.join(above, name)).st_size)
+    return size
+
+
+def taken(size: int) -> int:
+    """What a file of that size takes."""
+    return max(4096, size)
+
+
+def discard(root: Path, query: str, batch: str) -> None:
+    """Remove what was laid aside for a batch."""
+    with contextlib.suppress(OSError):
+        SYSTEM_DISK.remove_tree(folder(root, query, batch))
+    with contextlib.suppress(OSError):
+        SYSTEM_DISK.rmdir(folder(root, query, batch).parent)
+
+
+def discard_through(root: Path, query: str, batch: str) -> None:
+    """Remove what was laid aside for a batch, and for those with smaller numbers: they came before, or never will."""
+    for other in sorted((root / FOLDER / STAGED / query).glob("*")):
+        if other.name.isdecimal() and int(other.name) < int(batch):
+            discard(root, query, other.name)
+    discard(root, query, batch)

@@ -1,0 +1,201 @@
+"""Batches that are laid aside, without Spark and without a hub: published once, in however many steps and lives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import heliograph as hg
+from heliograph.errors import Busy
+from heliograph.staging import publishing
+from heliograph.staging.files import Section, discard_through, folder, make_folder, size_of, sweep
+from heliograph.staging.publishing import Publishing, Record, load, publish_batch, tidy
+from heliograph.station.producer import Producer
+
+Q = "6f1e"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with hg.open(tmp_path / "data", name="host1", durability="os") as station:
+        station.create_channel("out", partitions=2)
+    return tmp_path / "data"
+
+
+def lay(root: Path, batch: str, *numbers: int, name: str = "t", query: str = Q, partition: int = 0) -> list[Section]:
+    head = '{"specversion":"1.0","id":"i%d","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
+    data = "".join(f'{head % n}\n,"data":{n}\n' for n in numbers).encode()
+    (make_folder(root, query, batch) / f"{name}.lines").write_bytes(data)
+    file = f"{query}/{batch}/{name}.lines"
+    return [Section(file, "out", partition, len(numbers), 0, len(data), google_crc32c.value(data), (1, 1))]
+
+
+def numbers(root: Path) -> list[int]:
+    with hg.open(root, read_only=True) as station:
+        return sorted(message.data for message in station.read("out"))
+
+
+class Died(BaseException):
+    """Nothing catches it, as nothing runs in a killed process."""
+
+
+class _Mortal:
+    """Dies before the nth thing that changes the disk."""
+
+    def __init__(self) -> None:
+        self.left = -1
+        self._save, self._publish = publishing._save, Producer.publish_encoded
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Died
+
+    def __enter__(self) -> Self:
+        def save(*args: Any) -> None:
+            self._step()
+            self._save(*args)
+            self._step()
+
+        def publish(*args: Any, **more: Any) -> int:
+            self._step()
+            return self._publish(*args, **more)
+
+        publishing._save = save
+        Producer.publish_encoded = publish  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        publishing._save = self._save
+        Producer.publish_encoded = self._publish  # type: ignore[method-assign]
+
+
+attempts = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 6), st.integers(1, 3)), min_size=1, max_size=6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(attempts)
+def test_whatever_dies_and_however_it_is_cut_into_steps_each_batch_is_there_once(
+    plan: list[tuple[int, int, int]],
+) -> None:
+    """Each is tried some times, each time laid aside anew, and dies somewhere or does some steps."""
+    with tempfile.TemporaryDirectory() as directory, _Mortal() as mortal:
+        root = Path(directory) / "data"
+        with hg.open(root, name="host1", durability="os") as station:
+            for batch in range(3):
+                for more, deaths, steps in [*plan, (0, -1, 100)]:
+                    first = batch * 100
+                    laid = lay(root, str(batch), *range(first, first + 3), name=f"a{more}{deaths}{steps}")
+                    laid += lay(root, str(batch), first + 3, name=f"b{more}{deaths}{steps}", partition=0)
+                    mortal.left = deaths
+                    left = iter(range(steps))
+                    try:
+                        with Publishing(root, Q, station=station) as turn:
+                            done = turn.publish(
+                                str(batch), lambda laid=laid: laid, lambda left=left: next(left, -1) < 0
+                            )  # type: ignore[misc]
+                    except Died:
+                        done = False
+                    mortal.left = -1
+                assert done
+        assert numbers(root) == sorted(n for batch in range(3) for n in range(batch * 100, batch * 100 + 4))
+        assert not list((root / "spark").rglob("*.lines"))
+
+
+def test_another_query_of_the_same_name_at_once_waits_or_is_told(root: Path) -> None:
+    with Publishing(root, Q), pytest.raises(Busy, match="has been locked"):
+        Publishing(root, Q, wait_s=0.01)
+    with Publishing(root, Q, wait_s=0.01):
+        pass
+
+
+def test_a_batch_that_is_done_takes_those_before_it_along(root: Path) -> None:
+    lay(root, "3", 3)
+    lay(root, "10", 10)
+    publish_batch(str(root), Q, "9", lay(root, "9", 9))
+    assert [path.name for path in (root / "spark" / "staged" / Q).iterdir()] == ["10"]
+    lay(root, "4", 4, query="batches")
+    publish_batch(str(root), None, "5", lay(root, "5", 5, query="batches"))
+    assert [path.name for path in (root / "spark" / "staged" / "batches").iterdir()] == ["4"], "names have no order"
+    assert numbers(root) == [5, 9]
+
+
+def test_names_of_single_batches_are_remembered(root: Path) -> None:
+    for name in ("a", "b", "a"):
+        publish_batch(str(root), None, name, lay(root, name, ord(name), query="batches"))
+    assert numbers(root) == [97, 98]
+    assert load(root, "batches") == Record("b", True, before=["a"])
+
+
+def test_a_record_that_cannot_be_read_stops_nobody_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_batch(str(root), "broken", "0", lay(root, "0", 1, query="broken"))
+    (root / "spark" / "broken.json").write_text("{")
+    lay(root, "1", 2, query="broken")
+    with _Mortal() as mortal:
+        mortal.left = 3
+        with pytest.raises(Died):
+            publish_batch(str(root), Q, "0", lay(root, "0", 3))
+    for batch in (root / "spark" / "staged").glob("*/*"):
+        os.utime(batch, (0, 0))
+    assert tidy(root) == []
+    assert numbers(root) == [1, 3]
+    assert folder(root, "broken", "1").is_dir(), "it may be what the record names"
+
+
+def test_what_somebody_is_publishing_is_not_swept(root: Path) -> None:
+    with _Mortal() as mortal:
+        mortal.left = 3
+        with pytest.raises(Died):
+            publish_batch(str(root), Q, "0", lay(root, "0", 3))
+    os.utime(folder(root, Q, "0"), (0, 0))
+    with Publishing(root, Q):
+        assert tidy(root) == []
+    publish_batch(str(root), Q, "0", [])
+    assert numbers(root) == [3]
+
+
+def test_sweeping_says_what_went(root: Path) -> None:
+    lay(root, "0", 1)
+    lay(root, "1", 2)
+    os.utime(folder(root, Q, "0"), (0, 0))
+    (swept,) = sweep(root, 60, frozenset())
+    assert (swept.query, swept.batch, swept.size) == (Q, "0", 4096)
+    os.utime(folder(root, Q, "1"), (0, 0))
+    assert sweep(root, 60, frozenset([f"{Q}/1"])) == []
+    assert sweep(root, 60, frozenset([Q])) == []
+    assert len(sweep(root, 60, frozenset())) == 1
+    assert not folder(root, Q, "1").parent.exists()
+
+
+def test_folders_are_made_whoever_removes_the_one_above(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter([FileNotFoundError(), None])
+    mkdir = Path.mkdir
+
+    def unlucky(self: Path, *arguments: Any, **more: Any) -> None:
+        error = next(turns, None)
+        if error is not None:
+            raise error
+        mkdir(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "mkdir", unlucky)
+    assert make_folder(root, Q, "0").is_dir()
+
+
+@given(st.lists(st.integers(0, 20), max_size=8, unique=True), st.integers(0, 20))
+def test_what_is_discarded_with_a_batch(there: list[int], batch: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        for one in there:
+            make_folder(root, Q, str(one))
+        discard_through(root, Q, str(batch))
+        left: Iterator[Path] = (root / "spark" / "staged" / Q).glob("*")
+        assert sorted(int(path.name) for path in left) == sorted(one for one in there if one > batch)
+        assert size_of(root) == 0
