@@ -17,6 +17,7 @@ from heliograph.errors import Busy, Unreachable
 from heliograph.limits import SPARK_HUB_S
 from heliograph.spark.bodies import Encoder, content
 from heliograph.spark.directory import Directory
+from heliograph.spark.memory import keep_freed_memory
 from heliograph.spark.options import WriteOptions
 from heliograph.spark.remote import Remote
 from heliograph.spark.staging import Stage, by_channel, portions
@@ -70,10 +71,12 @@ class InDirectory:
 
     def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
         """Write a file."""
+        keep_freed_memory()
         return Stage(self._options, query or ALONE, batch, task, self._max_bytes).write(rows)
 
     def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
         """Write a record, and append what it names."""
+        keep_freed_memory()
         publish_batch(self._path, query, batch, laid)
 
     def drop(self, query: str | None, batch: str) -> None:
