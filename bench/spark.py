@@ -113,7 +113,7 @@ def streaming(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
 
 def writing(bench: Bench, spark: Any, path: Path) -> list[Row]:
     """Rows of a payload that the JVM makes JSON of, beside its writer of JSON files."""
-    count = int(bench.either(1_000_000, 10_000))
+    count = int(bench.either(2_000_000, 10_000))
     target = path / "out"
     hg.open(target, name="bench").close()
     numbers = spark.range(count).selectExpr(
