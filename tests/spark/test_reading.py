@@ -62,6 +62,17 @@ def test_compressed_and_compacted_segments_are_read_like_others(root: Path, open
     assert [comparable(row) for row in found] == [expected(left[at], "alerts", 0, at) for at in sorted(left)]
 
 
+def test_what_compaction_left_nothing_of_has_no_rows(root: Path, opened: Opener) -> None:
+    station = opened(segment_bytes=10_000, retention_compact=True)
+    for n in range(400):
+        station.publish("alerts", {"n": n, "text": "x" * 100}, key=f"k{n % 4}")
+    station.trim()
+    left = [message.offset for message in station.read("alerts")]
+    assert station.channel("alerts").first > 100
+    assert offsets(root, startingOffsets="0") == left
+    assert offsets(root, startingOffsets="0", endingOffsets="100") == []
+
+
 def test_only_what_is_on_disk_is_read(root: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Durability `always`: what is written and not yet synced may still be taken back."""
     station = opened()

@@ -112,7 +112,7 @@ def _pieces(directory: Directory, place: Place, stretch: Stretch) -> Iterator[Pi
                 yield from _joined(parts, stretch)
                 yield Missing(cursor.offset, stretch.next, _ENDED)
                 return
-            if chunk.numbered is None and not chunk.missing:
+            if chunk.data and chunk.numbered is None and not chunk.missing:
                 parts.append(chunk)
                 size += len(chunk.data)
                 if size < SPARK_PIECE_BYTES:
