@@ -479,8 +479,11 @@ class FilesEngine:
         return self._open.use(name, number, lambda entry: entry.log.limit(synced=synced))
 
     def durable_limit(self, name: str, number: int) -> Limit:
-        """How far a partition is on disk for sure; what others wrote with less durability is synced first."""
+        """How far a partition is on disk for sure; what was written with less durability is synced first."""
         self.settle(name, number)
+        if not self.read_only:
+            with contextlib.suppress(StorageError):  # a fenced log is read as far as it is synced
+                self.make_durable(name, number, self.limit(name, number).next)
 
         def durable(entry: OpenPartition) -> Limit:
             if isinstance(entry.log, Partition):

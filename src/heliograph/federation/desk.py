@@ -24,6 +24,7 @@ from heliograph.federation.crew import CLOSE_S, Crew, Places
 from heliograph.federation.events import Called
 from heliograph.federation.exchange import Exchange
 from heliograph.federation.inquiries import Inquiries
+from heliograph.federation.librarian import Librarian
 from heliograph.federation.pulling import Pulling
 from heliograph.federation.storeroom import Storeroom
 from heliograph.federation.together import Outcome, Together
@@ -57,6 +58,7 @@ class Desk:
         self._busy = False
         self._together = Together(line.shared.station, counter)
         self._waiting_bytes = 0
+        self._librarian = Librarian(line.shared.station)
         self._fetching = asyncio.Lock()  # each looks through a log: one at a time
         self._watched: set[str] = set()
         self._bells: dict[str, set[asyncio.Event]] = {}
@@ -179,6 +181,10 @@ class Desk:
         if event.name == FETCH:
             async with self._fetching:
                 return await self._line.run(self._exchange.fetch, event.body, rules, self._line.session.body_bytes_max)
+        if self._librarian.serves(event.name):
+            room = self._line.session.body_bytes_max
+            async with self._fetching:
+                return await self._line.run(self._librarian.answer, event.name, event.body, rules, room)
         if event.name == CHANNELS:
             which, _ = asking.decode(event.body, asking.Which)
             return asking.encode(await self._line.run(self._counter.channels, which, rules))

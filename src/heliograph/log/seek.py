@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,12 @@ class _Brief(msgspec.Struct):
     id: str = ""
 
 
+class _Named(msgspec.Struct):
+    id: Any = ""
+
+
 _brief = msgspec.json.Decoder(_Brief)
+_named = msgspec.json.Decoder(_Named)
 
 
 class Log(NamedTuple):
@@ -139,3 +144,12 @@ def line_at(log: Log, offset: int, disk: Disk) -> bytes | None:
     if chunk.numbered is not None:
         return dict(chunk.numbered).get(offset)
     return chunk.data.partition(b"\n")[0]
+
+
+def id_at(log: Log, offset: int, disk: Disk) -> str:
+    """The id of the message at an offset; empty if there is none."""
+    line = line_at(log, offset, disk) if offset >= 0 else None
+    try:
+        return str(_named.decode(line or b"null").id)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
