@@ -14,7 +14,7 @@ import heliograph as hg
 from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import conditions
-from heliograph.spark.reading import Task
+from heliograph.spark.reading import Stored, Task
 from heliograph.spark.splits import Ask, Split, Stretch, plan
 from tests.opening import Opener
 from tests.spark.reading_back import ANY, CountingDisk, covered, reader, rows, wanted
@@ -45,10 +45,10 @@ def test_splits_cover_everything_once(root: Path, opened: Opener) -> None:
     fill(opened(segment_bytes=100_000), 2_000)
     with Directory(str(root)) as directory:
         for split_bytes in (1, 20_000, 64_000, 150_000, 10**9):
-            splits = plan(directory, ask(directory), ANY, split_bytes)
+            splits = plan(directory, [ask(directory)], ANY, split_bytes)
             assert covered(splits) == list(range(2_000))
         assert len(splits) == 1
-        assert len(plan(directory, ask(directory), ANY, 64_000)) > 8
+        assert len(plan(directory, [ask(directory)], ANY, 64_000)) > 8
 
 
 @given(st.integers(0, 700), st.integers(0, 700), st.integers(1, 200_000))
@@ -60,13 +60,13 @@ def test_a_stretch_is_covered_exactly(
         with hg.open(path, name="host1", segment_bytes=50_000, durability="os") as station:
             fill(station, 700)
     with Directory(str(path)) as directory:
-        splits = plan(directory, ask(directory, stretch=Stretch(first, following)), ANY, split_bytes)
+        splits = plan(directory, [ask(directory, stretch=Stretch(first, following))], ANY, split_bytes)
     assert covered(splits) == list(range(first, following))
 
 
 def test_a_split_yields_its_rows_and_no_others(root: Path, opened: Opener) -> None:
     fill(opened(segment_bytes=60_000), 1_000)
-    task = Task(str(root), wanted("offset BIGINT, data STRING"), fail_on_gap=True)
+    task = Task(Stored(str(root)), wanted("offset BIGINT, data STRING"), fail_on_gap=True)
     with Directory(str(root)) as directory:
         incarnation = ask(directory).incarnation
     for stretches in ([(0, 1)], [(999, 1_000)], [(3, 77), (500, 501), (640, 999)], [(0, 1_000)]):
@@ -117,7 +117,7 @@ def bytes_read(root: Path, filters: list[object]) -> tuple[int, list[int]]:
     one = reader(root, "alerts", "offset BIGINT, time TIMESTAMP")
     one.pushFilters(filters)
     disk = CountingDisk()
-    task = Task(str(root), wanted("offset BIGINT, time TIMESTAMP"), fail_on_gap=True, disk=disk)
+    task = Task(Stored(str(root), disk), wanted("offset BIGINT, time TIMESTAMP"), fail_on_gap=True)
     splits = [split for split in one.partitions() if split.stretches]
     found = [row["offset"] for split in splits for batch in task.read(split) for row in batch.to_pylist()]
     return disk.bytes, found

@@ -90,7 +90,7 @@ class Pages:
         for lack in page.lacks:
             self._tell(lack)
         for run in page.runs:
-            end = _end_of(rest, run.count)
+            end = end_of(rest, run.count)
             data, rest = rest[:end], rest[end:]
             messages += self._decode(data, run.first, run.first + run.count, run.partition)
         self._incarnation = page.incarnation
@@ -193,7 +193,7 @@ def said(start: Start) -> str | int:
     return start.isoformat() if isinstance(start, datetime) else start
 
 
-def _end_of(data: bytes, lines: int) -> int:
+def end_of(data: bytes, lines: int) -> int:
     """Where so many lines end."""
     if data.count(b"\n") == lines:
         return len(data)

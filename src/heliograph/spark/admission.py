@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from heliograph.spark.archive.together import size_of
-from heliograph.spark.directory import Directory
+from heliograph.spark.archive.together import ends as ends_of
+from heliograph.spark.archive.together import sizes
 from heliograph.spark.splits import Ask
+from heliograph.spark.store import Store
 
 
 class Allowance(NamedTuple):
@@ -17,11 +18,11 @@ class Allowance(NamedTuple):
     bytes: int | None = None
 
 
-def admitted(directory: Directory, asks: list[Ask], allowance: Allowance) -> list[int]:
+def admitted(store: Store, asks: list[Ask], allowance: Allowance) -> list[int]:
     """Up to which offset each of the stretches is taken. Something is always taken, or a stream would stand still."""
     ends = [ask.stretch.next for ask in asks]
     if allowance.bytes is not None:
-        ends = _by_bytes(directory, asks, allowance.bytes)
+        ends = _by_bytes(store, asks, allowance.bytes)
     if allowance.messages is not None:
         counts = {at: end - asks[at].stretch.first for at, end in enumerate(ends)}
         taken = shares(counts, allowance.messages)
@@ -47,16 +48,7 @@ def shares(counts: Mapping[int, int], most: int) -> dict[int, int]:
     return taken
 
 
-def _by_bytes(directory: Directory, asks: list[Ask], most: int) -> list[int]:
+def _by_bytes(store: Store, asks: list[Ask], most: int) -> list[int]:
     """Whole pieces of the index, the last of which may be more than was left."""
-    pieces = [size_of(directory, ask) for ask in asks]
-    taken = shares({at: sum(size for _, size in found) for at, found in enumerate(pieces)}, most)
-    ends: list[int] = []
-    for at, found in enumerate(pieces):
-        left, end = taken[at], asks[at].stretch.first
-        for stretch, size in found:
-            if left <= 0 and end > asks[at].stretch.first:
-                break
-            left, end = left - size, stretch.next
-        ends.append(end)
-    return ends
+    taken = shares(dict(enumerate(sizes(store, asks))), most)
+    return ends_of(store, asks, list(taken.values()))

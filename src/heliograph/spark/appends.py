@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from heliograph.log import segments
+from heliograph.log.pieces import entries_of
 from heliograph.spark.directory import Directory
-from heliograph.spark.splits import Split, entries_of
+from heliograph.spark.splits import Split
 
 _Numbers = np.ndarray[Any, Any]
 
@@ -43,7 +44,7 @@ def appends(directory: Directory, split: Split) -> Appends:
     for base, end in zip(bases, [*bases[1:], following], strict=True):
         if base < following and end > first:
             entries = entries_of(folder, base, directory.disk)
-            known |= zip((entries["first"] + entries["lines"] - 1).tolist(), entries["append_us"].tolist(), strict=True)
+            known |= zip([behind - 1 for behind in entries.nexts], entries.append_us, strict=True)
     known.setdefault(limit.next - 1, limit.append_us)
     found = sorted((offset, time_us) for offset, time_us in known.items() if first <= offset < following and time_us)
     return Appends(

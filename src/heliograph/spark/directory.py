@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Bounds
 from heliograph.errors import NotFound
-from heliograph.log import seek
+from heliograph.log import pieces, seek
 from heliograph.log.channel import ChannelFile
 from heliograph.log.held import Limit
+from heliograph.log.pieces import Piece
 from heliograph.spark.options import Channels
+from heliograph.spark.store import Cutting, Spot
+from heliograph.station.starts import moment_us
 
 
 class Directory:
-    """The channels of one station. Close it, or use it as a context manager."""
+    """The channels of one station: a Store. Close it, or use it as a context manager."""
 
     def __init__(self, path: str, disk: Disk = SYSTEM_DISK) -> None:
         self.engine = FilesEngine(Path(path), Config(), read_only=True, disk=disk)
         self.disk = self.engine.disk
         self.root = self.engine.root
 
+    def look(self, channels: Channels, more: Iterable[str] = ()) -> list[str]:
+        """Which channels are meant: those that are named, there or not, and what matches."""
+        return list(dict.fromkeys([*channels.among(self.engine.channel_names()), *more]))
+
     def among(self, channels: Channels) -> list[str]:
         """The channels that are meant and there. One that is named and not there is an error."""
-        there = self.engine.channel_names()
-        return [self.engine.describe(name).name for name in channels.among(there)]
+        return [self.channel(name).name for name in self.look(channels)]
 
-    def find(self, channel: str) -> ChannelFile | None:
+    def channel(self, name: str) -> ChannelFile:
+        """channel.json."""
+        return self.engine.describe(name)
+
+    def find(self, name: str) -> ChannelFile | None:
         """channel.json; None if there is no such channel any more."""
         try:
-            return self.engine.describe(channel)
+            return self.engine.describe(name)
         except NotFound:
             return None
 
@@ -50,20 +61,37 @@ class Directory:
         """A partition for whoever reads its bytes, who goes no further than somebody found it to be on disk."""
         return self.engine.log(channel, partition)
 
+    def moment_us(self, text: str) -> int:
+        """A time, or an age such as ``-5m``, in µs since the epoch."""
+        return moment_us(self.engine, text)
+
     def offset_at(self, channel: str, partition: int, moment_us: int) -> int:
         """The first offset that is not older than a moment."""
         return seek.offset_at(self.log(channel, partition), moment_us, self.disk)
 
     def id_at(self, channel: str, partition: int, offset: int) -> str:
         """The id of the message at an offset; empty if there is none."""
-        import msgspec
+        return seek.id_at(self.log(channel, partition), offset, self.disk)
 
-        line = seek.line_at(self.log(channel, partition), offset, self.disk) if offset >= 0 else None
-        try:
-            found = msgspec.json.decode(line or b"null")
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return ""
-        return str(found.get("id", "")) if isinstance(found, dict) else ""
+    def ids(self, spots: Sequence[Spot]) -> list[str]:
+        """The ids of some messages; empty where there is none."""
+        return [self.id_at(*spot) for spot in spots]
+
+    def cut(self, asked: Sequence[Cutting]) -> list[list[Piece]]:
+        """The pieces of some stretches."""
+        return [self._cut(one) for one in asked]
+
+    def _cut(self, asked: Cutting) -> list[Piece]:
+        folder = self.log(asked.channel, asked.partition).place.directory
+        return pieces.cut(folder, self.limit(asked.channel, asked.partition), asked.wish, self.disk)[0]
+
+    def schema(self, channels: Sequence[str], type_name: str) -> dict[str, Any] | None:
+        """The newest schema of a type in the first of some channels that knows it."""
+        for channel in channels:
+            versions = self.engine.schemas.versions(channel, type_name)
+            if versions:
+                return versions[-1].schema
+        return None
 
     def close(self) -> None:
         """Let go of its files."""

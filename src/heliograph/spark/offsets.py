@@ -17,8 +17,8 @@ import msgspec
 from heliograph.clock import to_us
 from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.message import parse_time
-from heliograph.spark.directory import Directory
-from heliograph.station.starts import ALLOWED, moment_us
+from heliograph.spark.store import Store
+from heliograph.station.starts import ALLOWED
 
 _WORDS: Final = {"earliest": "first", "latest": "new", -2: "first", -1: "new"}
 
@@ -70,10 +70,10 @@ class Places:
                 if name not in names:
                     raise ConfigError(f"{self._option} names channel '{name}', which is not read")
 
-    def offset(self, directory: Directory, channel: str, partition: int) -> int:
+    def offset(self, store: Store, channel: str, partition: int) -> int:
         """The offset that is meant for a partition, now."""
         word = self._word(channel, partition)
-        bounds = directory.bounds(channel, partition)
+        bounds = store.bounds(channel, partition)
         if word == "first":
             return bounds.first
         if word == "new":
@@ -82,7 +82,7 @@ class Places:
             if int(word) < 0:
                 raise ConfigError(f"{self._option}: offset {word} is negative; offsets begin at 0")
             return int(word)
-        found = directory.offset_at(channel, partition, moment_us(directory.engine, word))
+        found = store.offset_at(channel, partition, store.moment_us(word))
         return min(found, bounds.next)
 
     def _word(self, channel: str, partition: int) -> str | int:

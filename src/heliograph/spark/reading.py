@@ -1,4 +1,4 @@
-"""What a task does: reads its split and yields record batches, with no lock and without a trace.
+"""What a task does: reads its split and yields record batches; of a directory with no lock and without a trace.
 
 Every chunk is checked against the checksums of the log, whatever is asked for: that takes a hundredth of the time of
 decoding it.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.errors import Incomplete, NotFound
 from heliograph.limits import SPARK_PIECE_BYTES
 from heliograph.log.cursor import Chunk, LogCursor, LogCut, Missing
-from heliograph.spark.appends import appends
+from heliograph.spark.appends import Appends, appends
 from heliograph.spark.columns import Wanted
 from heliograph.spark.directory import Directory
 from heliograph.spark.memory import keep_freed_memory
@@ -25,18 +27,37 @@ from heliograph.spark.rows import Piece, Place, to_batch
 from heliograph.spark.splits import Split, Stretch
 
 logger = logging.getLogger("heliograph.spark")
-_ENDED = "the log ends before it"
+ENDED = "the log ends before it"
 _ANOTHER = "the channel was deleted, or lives anew"
+
+
+class Lines(Protocol):
+    """The lines of one split, wherever they are."""
+
+    def lives(self) -> bool:
+        """Whether the channel is the one that it was when the split was planned."""
+
+    def pieces(self, stretch: Stretch) -> Iterator[Piece | Missing]:
+        """The lines of a stretch in handy pieces, and what is missing between them, in order."""
+
+    def appends(self) -> Appends | None:
+        """When lines were appended, as far as that is known."""
+
+
+class Source(Protocol):
+    """Where tasks find their lines."""
+
+    def open(self, split: Split) -> AbstractContextManager[Lines]:
+        """Those of a split."""
 
 
 class Task:
     """Reads one split."""
 
-    def __init__(self, path: str, wanted: Wanted, *, fail_on_gap: bool, disk: Disk = SYSTEM_DISK) -> None:
-        self._path = path
+    def __init__(self, source: Source, wanted: Wanted, *, fail_on_gap: bool) -> None:
+        self._source = source
         self._wanted = wanted
         self._fail_on_gap = fail_on_gap
-        self._disk = disk
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
@@ -45,15 +66,15 @@ class Task:
         if split.told is not None:
             yield from self._missing(place, [split.told])
             return
-        with Directory(self._path, self._disk) as directory:
-            if not _lives(directory, split):
+        with self._source.open(split) as lines:
+            if not lines.lives():
                 yield from self._missing(place, [Missing(*one, _ANOTHER) for one in split.stretches])
                 return
             wanted = self._wanted
             if "appended" in wanted.names:
-                wanted = wanted._replace(appends=appends(directory, split))
+                wanted = wanted._replace(appends=lines.appends())
             for stretch in split.stretches:
-                for piece in _pieces(directory, place, stretch):
+                for piece in lines.pieces(stretch):
                     if isinstance(piece, Missing):
                         yield from self._missing(place, [piece])
                         continue
@@ -63,8 +84,8 @@ class Task:
                     if malformed:
                         gaps = [Missing(one.offset, one.offset + 1, one.reason) for one in malformed]
                         yield from self._missing(place, gaps)
-            if not _lives(directory, split):  # what was read may have been another's: a task that is tried again knows
-                raise Incomplete(f"channel '{split.channel}' was deleted, or got a new life, while it was read")
+            if not lines.lives():  # what was read may have been another's: a task that is tried again knows
+                raise changed(split)
 
     def _missing(self, place: Place, gaps: list[Missing]) -> Iterator[pa.RecordBatch]:
         """An error, or rows that stand for what is not there."""
@@ -92,9 +113,42 @@ class Task:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _lives(directory: Directory, split: Split) -> bool:
-    file = directory.find(split.channel)
-    return file is not None and file.incarnation == split.incarnation
+def changed(split: Split) -> Incomplete:
+    """What to raise in the middle of a task."""
+    return Incomplete(f"channel '{split.channel}' was deleted, or got a new life, while it was read")
+
+
+class Stored(NamedTuple):
+    """The lines of a directory."""
+
+    path: str
+    disk: Disk = SYSTEM_DISK
+
+    @contextlib.contextmanager
+    def open(self, split: Split) -> Iterator[Lines]:
+        """Those of a split."""
+        with Directory(self.path, self.disk) as directory:
+            yield _StoredLines(directory, split)
+
+
+class _StoredLines(NamedTuple):
+    """Those of one split."""
+
+    directory: Directory
+    split: Split
+
+    def lives(self) -> bool:
+        """Whether the channel is the one that it was when the split was planned."""
+        file = self.directory.find(self.split.channel)
+        return file is not None and file.incarnation == self.split.incarnation
+
+    def pieces(self, stretch: Stretch) -> Iterator[Piece | Missing]:
+        """The lines of a stretch."""
+        return _pieces(self.directory, Place(self.split.channel, self.split.partition), stretch)
+
+    def appends(self) -> Appends:
+        """When lines were appended, as the index tells."""
+        return appends(self.directory, self.split)
 
 
 def _pieces(directory: Directory, place: Place, stretch: Stretch) -> Iterator[Piece | Missing]:
@@ -110,7 +164,7 @@ def _pieces(directory: Directory, place: Place, stretch: Stretch) -> Iterator[Pi
                 chunk = None
             if chunk is None:
                 yield from _joined(parts, stretch)
-                yield Missing(cursor.offset, stretch.next, _ENDED)
+                yield Missing(cursor.offset, stretch.next, ENDED)
                 return
             if chunk.data and chunk.numbered is None and not chunk.missing:
                 parts.append(chunk)
@@ -134,13 +188,19 @@ def _joined(parts: list[Chunk], stretch: Stretch) -> Iterator[Piece]:
     if following > stretch.next:
         newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         text = text[: newlines[stretch.next - first - 1] + 1]
-    while len(text) > 2 * SPARK_PIECE_BYTES:  # a large atomic batch is one chunk
-        end = text.find(b"\n", SPARK_PIECE_BYTES) + 1
-        yield Piece(first, text[:end])
-        first += text.count(b"\n", 0, end)
-        text = text[end:]
-    if text:
-        yield Piece(first, text)
+    yield from handy(first, text)
+
+
+def handy(first: int, text: bytes) -> Iterator[Piece]:
+    """Lines behind each other, a large atomic batch for example, as pieces of a handy size."""
+    at = 0
+    while len(text) - at > 2 * SPARK_PIECE_BYTES:
+        end = text.find(b"\n", at + SPARK_PIECE_BYTES) + 1
+        yield Piece(first, text[at:end])
+        first += text.count(b"\n", at, end)
+        at = end
+    if at < len(text):
+        yield Piece(first, text[at:])
 
 
 def _sorted_out(chunk: Chunk, stretch: Stretch) -> Iterator[Piece | Missing]:

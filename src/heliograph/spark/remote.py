@@ -9,8 +9,11 @@ from heliograph.errors import ConfigError
 
 if TYPE_CHECKING:
     from heliograph.client.client import Client
+    from heliograph.client.inquirer import Inquirer
 
 OPTIONS: Final = ("hub", "tlsCert", "tlsKey", "tlsCa", "tlsCrl")
+TIMEOUT_S: Final = 30.0
+"""How long a task, or whoever plans, waits for a hub that is not there, or is started again."""
 _TLS: Final = {"tlsCert": "cert", "tlsKey": "key", "tlsCa": "ca", "tlsCrl": "crl"}
 
 
@@ -28,6 +31,12 @@ class Remote(NamedTuple):
         from heliograph.client import connect
 
         return connect(self.url, tls=dict(self.tls) or None, service="spark", timeout=patience_s)
+
+    def inquire(self) -> Inquirer:
+        """The same, for whoever brings requests of its own."""
+        from heliograph.client.inquirer import Inquirer
+
+        return Inquirer(self.url, dict(self.tls) or None, TIMEOUT_S)
 
 
 def remote(said: Mapping[str, str]) -> Remote | None:

@@ -14,11 +14,11 @@ from heliograph.errors import NotFound
 from heliograph.spark.archive.covering import FileSplit, check_wanted
 from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.columns import Wanted, check_schema, default_schema
-from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions, read_options, write_options
 from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.store import Store
 
 
 class HeliographSource(DataSource):
@@ -64,11 +64,10 @@ def _payload(options: ReadOptions) -> DataType | None:
         return None
     from heliograph.spark.payload import spark_type
 
-    with Directory(options.path) as directory:
-        for channel in directory.among(options.channels):
-            versions = directory.engine.schemas.versions(channel, options.payload_type)
-            if versions:
-                return spark_type(versions[-1].schema)
+    with whole(options) as store:
+        schema = store.schema(store.among(options.channels), options.payload_type)
+    if schema is not None:
+        return spark_type(schema)
     raise NotFound(
         f"no channel of {options.channels.text!r} knows a schema of type '{options.payload_type}'; 'helio types list' "
         "shows which there are. Types are registered by publishing: without one, say .schema('…, data STRUCT<…>')"
@@ -96,13 +95,11 @@ class Reader(DataSourceReader):
         options = self._options
         starting = Places("startingOffsets", options.starting, "first")
         ending = Places("endingOffsets", options.ending, "new")
-        splits: list[InputPartition] = []
-        with whole(options) as directory:
-            names = directory.among(options.channels)
+        with whole(options) as store:
+            names = store.among(options.channels)
             for places in (starting, ending):
                 places.check_channels(names)
-            for ask in asks(directory, names, starting, ending):
-                splits += plan(directory, ask, self._conditions, options.split_bytes)
+            splits = plan(store, asks(store, names, starting, ending), self._conditions, options.split_bytes)
         return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -119,9 +116,13 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
     assert isinstance(partition, Split)
     if not partition.stretches and partition.told is None:
         return iter(())
-    from heliograph.spark.reading import Task
+    from heliograph.spark.reading import Stored, Task
 
-    return Task(options.path, wanted, fail_on_gap=options.fail_on_gap).read(partition)
+    if options.hub is None:
+        return Task(Stored(options.path), wanted, fail_on_gap=options.fail_on_gap).read(partition)
+    from heliograph.spark.fetching import Fetched
+
+    return Task(Fetched(options.hub), wanted, fail_on_gap=options.fail_on_gap).read(partition)
 
 
 class FilteringReader(Reader):
@@ -137,14 +138,14 @@ class FilteringReader(Reader):
         return filters
 
 
-def asks(directory: Directory, names: list[str], starting: Places, ending: Places) -> list[Ask]:
+def asks(store: Store, names: list[str], starting: Places, ending: Places) -> list[Ask]:
     """The stretches of all partitions of some channels."""
     found: list[Ask] = []
     for name in names:
-        file = directory.engine.describe(name)
-        for number in range(file.partitions):
-            end = min(ending.offset(directory, name, number), directory.bounds(name, number).next)
-            start = starting.offset(directory, name, number)
+        life = store.channel(name)
+        for number in range(life.partitions):
+            end = min(ending.offset(store, name, number), store.bounds(name, number).next)
+            start = starting.offset(store, name, number)
             if start < end:
-                found.append(Ask(name, number, file.incarnation, Stretch(start, end)))
+                found.append(Ask(name, number, life.incarnation, Stretch(start, end)))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,14 +19,15 @@ from pyspark.sql.types import StructType
 from heliograph.errors import Incomplete
 from heliograph.log.cursor import Missing
 from heliograph.spark.admission import Allowance, admitted
-from heliograph.spark.archive.together import plan, whole
-from heliograph.spark.directory import Directory
+from heliograph.spark.archive.together import plan
 from heliograph.spark.filters import Conditions
+from heliograph.spark.kept import Kept
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.positions import ChannelPosition, Positions, Reached, from_json, to_json
 from heliograph.spark.source import read_split, wanted
 from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.store import Life, Spot, Store
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -35,6 +36,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._wanted = wanted(options, schema)
+        self._kept = Kept(options)
         self._target: Positions | None = None
 
     # -- positions ----------------------------------------------------------------------------------------------------
@@ -42,20 +44,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins."""
         starting = Places("startingOffsets", self._options.starting, "first")
-        with whole(self._options) as directory:
-            names = directory.among(self._options.channels)
+        with self._kept.open() as store:
+            names = store.among(self._options.channels)
             starting.check_channels(names)
-            found: Positions = {}
-            for name in names:
-                file = directory.engine.describe(name)
-                places = {number: starting.offset(directory, name, number) for number in range(file.partitions)}
-                found[name] = _reached(directory, name, file.incarnation, places)
-            return to_json(found)
+            lives = {name: store.channel(name) for name in names}
+            places = {
+                name: {number: starting.offset(store, name, number) for number in range(life.partitions)}
+                for name, life in lives.items()
+            }
+            return to_json(_reached(store, lives, places, {}))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing that comes later is read."""
-        with whole(self._options) as directory:
-            self._target = self._ends(directory, {})
+        with self._kept.open() as store:
+            self._target = self._ends(store, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """What a micro-batch may take by the options."""
@@ -68,19 +70,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes."""
         begin = from_json(start)
-        with whole(self._options) as directory:
-            self._check_there(directory, begin)
-            ends = self._ends(directory, begin) if self._target is None else self._within_target(begin)
-            ends = {name: self._entered(directory, name, begin.get(name), end) for name, end in ends.items()}
+        with self._kept.open() as store:
+            store.look(self._options.channels, begin)
+            self._check_there(store, begin)
+            ends = self._ends(store, begin) if self._target is None else self._within_target(begin)
+            ends = {name: self._entered(store, name, begin.get(name), end) for name, end in ends.items()}
             allowance = self._allowance(limit)
             if allowance != Allowance():
-                ends = self._admitted(directory, begin, ends, allowance)
+                ends = self._admitted(store, begin, ends, allowance)
             return to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the channels end now, for the query's progress."""
-        with whole(self._options) as directory:
-            return to_json(self._ends(directory, {}))
+        with self._kept.open() as store:
+            return to_json(self._ends(store, {}))
 
     def _allowance(self, limit: ReadLimit) -> Allowance:
         if isinstance(limit, ReadAllAvailable):
@@ -90,22 +93,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         messages = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
         return Allowance(messages, self._options.max_bytes)
 
-    def _ends(self, directory: Directory, begin: Positions) -> Positions:
+    def _ends(self, store: Store, begin: Positions) -> Positions:
         """Where all channels end now; one that was deleted stays where it is."""
-        ends: Positions = {}
-        for name in dict.fromkeys([*self._options.channels.among(directory.engine.channel_names()), *begin]):
-            file = directory.find(name)
-            if file is None:
-                if name in begin:
-                    ends[name] = begin[name]
-                continue
-            places = {number: directory.bounds(name, number).next for number in range(file.partitions)}
-            ends[name] = _reached(directory, name, file.incarnation, places, begin.get(name))
-        return ends
+        names = store.look(self._options.channels, begin)
+        found = {name: store.find(name) for name in names}
+        lives = {name: life for name, life in found.items() if life is not None}
+        places = {
+            name: {number: store.bounds(name, number).next for number in range(life.partitions)}
+            for name, life in lives.items()
+        }
+        gone = {name: begin[name] for name in names if name in begin and name not in lives}
+        return {**_reached(store, lives, places, begin), **gone}
 
-    def _check_there(self, directory: Directory, begin: Positions) -> None:
+    def _check_there(self, store: Store, begin: Positions) -> None:
         """A channel that was read and is gone is not passed over."""
-        gone = [name for name in begin if self._options.fail_on_gap and directory.find(name) is None]
+        gone = [name for name in begin if self._options.fail_on_gap and store.find(name) is None]
         if gone:
             raise Incomplete(
                 f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with "
@@ -113,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _entered(
-        self, directory: Directory, name: str, before: ChannelPosition | None, end: ChannelPosition
+        self, store: Store, name: str, before: ChannelPosition | None, end: ChannelPosition
     ) -> ChannelPosition:
         """New channels and partitions come in at their first message, and are read from the next micro-batch on.
 
@@ -123,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ChannelPosition(
             end.incarnation,
             {
-                number: reached if number in known else Reached(self._first(directory, name, number), "")
+                number: reached if number in known else Reached(self._first(store, name, number), "")
                 for number, reached in end.partitions.items()
             },
         )
@@ -144,54 +146,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[name] = ChannelPosition(target.incarnation, {**before.partitions, **farther})
         return ends
 
-    def _admitted(self, directory: Directory, begin: Positions, ends: Positions, allowance: Allowance) -> Positions:
-        asks = [ask for ask, _ in self._asks(directory, begin, ends)]
-        taken = admitted(directory, asks, allowance)
-        places: dict[str, dict[int, int]] = {name: {} for name in ends}
+    def _admitted(self, store: Store, begin: Positions, ends: Positions, allowance: Allowance) -> Positions:
+        asks = [ask for ask, _ in self._asks(store, begin, ends)]
+        taken = admitted(store, asks, allowance)
+        places = {name: {number: one.offset for number, one in end.partitions.items()} for name, end in ends.items()}
         for ask, end in zip(asks, taken, strict=True):
-            places[ask.channel][ask.partition] = end
-        return {
-            name: ChannelPosition(
-                end.incarnation,
-                {
-                    number: Reached(places[name][number], directory.id_at(name, number, places[name][number] - 1))
-                    if places[name].get(number, reached.offset) < reached.offset
-                    else reached
-                    for number, reached in end.partitions.items()
-                },
-            )
-            for name, end in ends.items()
-        }
+            places[ask.channel][ask.partition] = min(end, places[ask.channel][ask.partition])
+        return _reached(store, ends, places, ends)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What each task of a micro-batch reads."""
         splits: list[InputPartition] = []
-        with whole(self._options) as directory:
-            for ask, told in self._asks(directory, from_json(start), from_json(end)):
+        begin, ends = from_json(start), from_json(end)
+        with self._kept.open() as store:
+            store.look(self._options.channels, {**begin, **ends})
+            there: list[Ask] = []
+            for ask, told in self._asks(store, begin, ends):
                 if told is not None:
                     splits.append(Split(ask.channel, ask.partition, ask.incarnation, (), told))
-                if directory.find(ask.channel) is None:  # its reader tells
+                if store.find(ask.channel) is None:  # its reader tells
                     splits.append(Split(ask.channel, ask.partition, ask.incarnation, (ask.stretch,)))
                 else:
-                    splits += plan(directory, ask, Conditions(), self._options.split_bytes)
-        return splits
+                    there.append(ask)
+            return splits + plan(store, there, Conditions(), self._options.split_bytes)
 
-    def _asks(self, directory: Directory, begin: Positions, ends: Positions) -> list[tuple[Ask, Missing | None]]:
+    def _asks(self, store: Store, begin: Positions, ends: Positions) -> list[tuple[Ask, Missing | None]]:
         """The stretches between two positions, and what is to be told of each."""
         found: list[tuple[Ask, Missing | None]] = []
         for name, end in ends.items():
             before = begin.get(name)
             for number, reached in end.partitions.items():
-                first, told = self._begin(directory, name, number, before, end)
+                first, told = self._begin(store, name, number, before, end)
                 if first < reached.offset or told is not None:
                     stretch = Stretch(min(first, reached.offset), reached.offset)
                     found.append((Ask(name, number, end.incarnation, stretch), told))
         return found
 
     def _begin(
-        self, directory: Directory, name: str, number: int, before: ChannelPosition | None, end: ChannelPosition
+        self, store: Store, name: str, number: int, before: ChannelPosition | None, end: ChannelPosition
     ) -> tuple[int, Missing | None]:
         """Where to go on in a partition, and what is to be told of it."""
         reached = None if before is None else before.partitions.get(number)
@@ -199,14 +193,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end.partitions[number].offset, None
         if before.incarnation == end.incarnation or not reached.offset:
             return reached.offset, None
-        if reached.id and directory.find(name) and directory.id_at(name, number, reached.offset - 1) == reached.id:
+        if reached.id and store.find(name) and store.ids([Spot(name, number, reached.offset - 1)]) == [reached.id]:
             return reached.offset, None  # the log is the one that it was
         why = f"the channel lives anew ({before.incarnation} is {end.incarnation} now): read from its beginning"
-        return self._first(directory, name, number), Missing(reached.offset, reached.offset + 1, why)
+        return self._first(store, name, number), Missing(reached.offset, reached.offset + 1, why)
 
-    def _first(self, directory: Directory, name: str, number: int) -> int:
-        file = directory.find(name)
-        return 0 if file is None or number >= file.partitions else directory.bounds(name, number).first
+    def _first(self, store: Store, name: str, number: int) -> int:
+        life = store.find(name)
+        return 0 if life is None or number >= life.partitions else store.bounds(name, number).first
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
@@ -216,18 +210,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to do: the checkpoint is Spark's, and retention asks nobody."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Let go of the hub, if there is one."""
+        self._kept.close()
 
 
 def _reached(
-    directory: Directory, name: str, incarnation: str, places: dict[int, int], before: ChannelPosition | None = None
-) -> ChannelPosition:
+    store: Store,
+    lives: Mapping[str, Life | ChannelPosition],
+    places: Mapping[str, Mapping[int, int]],
+    before: Positions,
+) -> Positions:
     """Offsets with the ids of the messages before them; those that are known need not be looked up again."""
-    known = before.partitions if before is not None and before.incarnation == incarnation else {}
-    reached = {
-        number: known[number]
-        if number in known and known[number].offset == offset
-        else Reached(offset, directory.id_at(name, number, offset - 1))
-        for number, offset in places.items()
+    known: dict[Spot, str] = {}
+    for name, position in before.items():
+        if name in lives and position.incarnation == lives[name].incarnation:
+            known |= {Spot(name, number, one.offset - 1): one.id for number, one in position.partitions.items()}
+    spots = [Spot(name, number, offset - 1) for name, found in places.items() for number, offset in found.items()]
+    unknown = [spot for spot in spots if spot not in known]
+    known |= zip(unknown, store.ids(unknown), strict=True)
+    return {
+        name: ChannelPosition(
+            lives[name].incarnation,
+            {number: Reached(offset, known[Spot(name, number, offset - 1)]) for number, offset in found.items()},
+        )
+        for name, found in places.items()
     }
-    return ChannelPosition(incarnation, reached)

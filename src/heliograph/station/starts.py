@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Final
 
-from heliograph.clock import to_us
+from heliograph.clock import Clock, to_us
 from heliograph.config import units
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import ConfigError, InvalidMessage
@@ -59,13 +59,18 @@ ALLOWED: Final = "use 'first', 'new', an offset, a time (2026-11-15T20:30:01Z) o
 
 
 def moment_us(engine: FilesEngine, start: Start) -> int:
-    """A time, or an age such as ``-5m``, in µs since the epoch."""
+    """A time, or an age such as ``-5m``, in µs since the epoch, by the station's clock."""
+    return moment_of(engine.clock, start)
+
+
+def moment_of(clock: Clock, start: Start) -> int:
+    """The same, by any clock."""
     if isinstance(start, datetime):
         return to_us(start)
     if not isinstance(start, str):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
     if _AGO.fullmatch(start):
-        return engine.clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
+        return clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
     try:
         return to_us(parse_time(start))
     except InvalidMessage:

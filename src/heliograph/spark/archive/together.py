@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql.datasource import InputPartition
@@ -14,6 +15,7 @@ from heliograph.spark.directory import Directory
 from heliograph.spark.filters import Conditions
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.store import Store
 
 
 class WithArchive(Directory):
@@ -39,34 +41,62 @@ class WithArchive(Directory):
         )
 
 
-def whole(options: ReadOptions) -> Directory:
-    """What the options ask for: the log alone, or with the archive."""
+def whole(options: ReadOptions) -> Store:
+    """What the options ask for: a hub, or a directory alone or with its archive."""
+    if options.hub is not None:
+        from heliograph.spark.hub import Hub
+
+        return Hub(options.hub.inquire())
     if options.archive is None:
         return Directory(options.path)
     return WithArchive(options.path, options.archive or None)
 
 
-def plan(directory: Directory, ask: Ask, conditions: Conditions, split_bytes: int) -> list[InputPartition]:
-    """What tasks read for a stretch: files of the archive up to its position, the log from there on."""
+def plan(store: Store, asks: Sequence[Ask], conditions: Conditions, split_bytes: int) -> list[InputPartition]:
+    """What tasks read for some stretches: files of the archive up to its position, the log from there on."""
     planned: list[InputPartition] = []
-    if isinstance(directory, WithArchive):
-        old, ask = _parted(directory, ask)
-        files, holes = directory.archive.splits(directory, ask.channel, ask.partition, old, conditions)
-        planned += files
-        planned += [Split(ask.channel, ask.partition, ask.incarnation, (), hole) for hole in holes]
-    if ask.stretch.first < ask.stretch.next:
-        planned += splits.plan(directory, ask, conditions, split_bytes)
-    return planned
+    if isinstance(store, WithArchive):
+        parted = [_parted(store, ask) for ask in asks]
+        asks = [ask for _, ask in parted]
+        for old, ask in parted:
+            files, holes = store.archive.splits(store, ask.channel, ask.partition, old, conditions)
+            planned += files
+            planned += [Split(ask.channel, ask.partition, ask.incarnation, (), hole) for hole in holes]
+    return planned + list[InputPartition](splits.plan(store, asks, conditions, split_bytes))
 
 
-def size_of(directory: Directory, ask: Ask) -> list[tuple[Stretch, int]]:
-    """The pieces that a stretch consists of, and how many bytes each has, about."""
-    pieces: list[tuple[Stretch, int]] = []
-    if isinstance(directory, WithArchive):
-        old, ask = _parted(directory, ask)
-        archived = directory.archive.sizes(directory, ask.channel, ask.partition, old)
-        pieces = [(Stretch(*piece), size) for piece, size in archived]
-    return pieces + (splits.size_of(directory, ask) if ask.stretch.first < ask.stretch.next else [])
+def sizes(store: Store, asks: Sequence[Ask]) -> list[int]:
+    """How many bytes some stretches have, about."""
+    if not isinstance(store, WithArchive):
+        return splits.sizes(store, asks)
+    parted = [_parted(store, ask) for ask in asks]
+    live = splits.sizes(store, [ask for _, ask in parted])
+    return [
+        size + sum(length for _, length in _archived(store, ask, old))
+        for size, (old, ask) in zip(live, parted, strict=True)
+    ]
+
+
+def ends(store: Store, asks: Sequence[Ask], shares: Sequence[int]) -> list[int]:
+    """Up to which offset each has about so many bytes: whole files, or pieces of the index, one at least."""
+    if not isinstance(store, WithArchive):
+        return splits.ends(store, asks, shares)
+    found: list[int] = []
+    for ask, share in zip(asks, shares, strict=True):
+        old, rest = _parted(store, ask)
+        end, left = ask.stretch.first, share
+        for piece, length in _archived(store, ask, old):
+            if left <= 0 and end > ask.stretch.first:
+                break
+            end, left = piece.next, left - length
+        if end == rest.stretch.first and (left > 0 or end == ask.stretch.first):
+            (end,) = splits.ends(store, [rest], [left])
+        found.append(end)
+    return found
+
+
+def _archived(store: WithArchive, ask: Ask, old: Range) -> list[tuple[Range, int]]:
+    return store.archive.sizes(store, ask.channel, ask.partition, old)
 
 
 def _parted(directory: WithArchive, ask: Ask) -> tuple[Range, Ask]:

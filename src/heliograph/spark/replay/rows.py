@@ -29,11 +29,11 @@ def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
     options = read_options({"path": str(path), "channel": said.channel, "includeArchive": "true"}, streaming=False)
     places = [Places("start", said.start, "first"), Places("end", said.end, "new")]
     found: tuple[Offsets, Offsets] = ({}, {})
-    with whole(options) as directory:
-        for name in directory.among(options.channels):
-            for number in range(directory.engine.describe(name).partitions):
+    with whole(options) as store:
+        for name in store.among(options.channels):
+            for number in range(store.channel(name).partitions):
                 for offsets, place in zip(found, places, strict=True):
-                    offsets.setdefault(name, {})[str(number)] = place.offset(directory, name, number)
+                    offsets.setdefault(name, {})[str(number)] = place.offset(store, name, number)
     return found
 
 
