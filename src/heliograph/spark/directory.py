@@ -29,9 +29,10 @@ class Directory:
         self.disk = self.engine.disk
         self.root = self.engine.root
 
-    def look(self, channels: Channels, more: Iterable[str] = ()) -> list[str]:
+    def look(self, channels: Channels | None, more: Iterable[str] = ()) -> list[str]:
         """Which channels are meant: those that are named, there or not, and what matches."""
-        return list(dict.fromkeys([*channels.among(self.engine.channel_names()), *more]))
+        meant = [] if channels is None else channels.among(self.engine.channel_names())
+        return list(dict.fromkeys([*meant, *more]))
 
     def among(self, channels: Channels) -> list[str]:
         """The channels that are meant and there. One that is named and not there is an error."""

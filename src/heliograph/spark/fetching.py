@@ -20,7 +20,8 @@ from heliograph.spark.rows import Piece
 from heliograph.spark.splits import Split, Stretch
 
 PAGE_BYTES_MIN: Final = 64 * 1024
-PAGE_BYTES_MAX: Final = 4 << 20
+PAGE_BYTES_MAX: Final = 1 << 20
+"""What becomes one Arrow batch: larger answers take longer to be handled, and come no sooner."""
 QUICK_S: Final = 0.5
 """An answer that came within this may be larger; one that took several times as long has to be smaller: while a
 large frame is on a slow line nothing else comes, and a line without a sign of life is cut."""

@@ -51,16 +51,15 @@ class Hub:
 
     # -- channels -----------------------------------------------------------------------------------------------------
 
-    def look(self, channels: Channels, more: Iterable[str] = ()) -> list[str]:
+    def look(self, channels: Channels | None, more: Iterable[str] = ()) -> list[str]:
         """Which channels are meant: those that are named, there or not, and what matches. All are asked about now."""
-        names = dict.fromkeys([*channels.names, *more])
+        names = dict.fromkeys([*(() if channels is None else channels.names), *more])
         missing = [name for name in names if name not in self._known]
-        if channels.text not in self._matching:
-            there = self._survey(missing, channels.patterns)
-            self._matching[channels.text] = channels.among(there)
-        elif missing:
+        if channels is None or channels.text in self._matching:
             self._survey(missing, [])
-        return list(dict.fromkeys([*self._matching[channels.text], *names]))
+        else:
+            self._matching[channels.text] = channels.among(self._survey(missing, channels.patterns))
+        return list(dict.fromkeys([*(() if channels is None else self._matching[channels.text]), *names]))
 
     def _survey(self, names: Sequence[str], patterns: Sequence[str]) -> list[str]:
         """Ask about channels; those that are there."""

@@ -42,7 +42,7 @@ class Cutting(NamedTuple):
 class Store(Protocol):
     """The channels of one station, read only, and as far as they are on disk for sure."""
 
-    def look(self, channels: Channels, more: Iterable[str] = ()) -> list[str]:
+    def look(self, channels: Channels | None, more: Iterable[str] = ()) -> list[str]:
         """Which channels are meant: those that are named, there or not, and what matches. All are asked about now."""
 
     def among(self, channels: Channels) -> list[str]:

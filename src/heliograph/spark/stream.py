@@ -160,8 +160,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What each task of a micro-batch reads."""
         splits: list[InputPartition] = []
         begin, ends = from_json(start), from_json(end)
+        ends = {name: end for name, end in ends.items() if end != begin.get(name)}
         with self._kept.open() as store:
-            store.look(self._options.channels, {**begin, **ends})
+            store.look(None, ends)
             there: list[Ask] = []
             for ask, told in self._asks(store, begin, ends):
                 if told is not None:
