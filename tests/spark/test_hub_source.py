@@ -248,7 +248,7 @@ def test_a_channel_that_was_deleted_or_made_again_is_told(hub: ReadHub) -> None:
 def test_a_life_that_ends_in_the_middle_is_an_error(hub: ReadHub, end: str) -> None:
     with hub.serve() as station:
         fill(station, 20_000)
-        one = hub.reader("alerts", "offset BIGINT", failOnGap="false")
+        one = hub.reader("alerts", "offset BIGINT", failOnGap="true")
         batches = one.read(one.partitions()[0])
         next(batches)
         if end == "another life":
