@@ -349,6 +349,27 @@ def test_a_hub_that_is_started_again_in_the_middle_of_a_task(hub: ReadHub, monke
     assert found == list(range(10_000))
 
 
+def test_a_hub_that_is_killed_in_the_middle_of_a_task(hub: ReadHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAGE_BYTES", "PAGE_BYTES_MAX"):
+        monkeypatch.setattr(fetching, name, 20_000)
+    with hub.serve() as station:
+        station.create_channel("alerts")
+    killed = hub.run("hub", "alerts", "3000", "n")
+    try:
+        assert [killed.read() for _ in range(3_000)][-1] == "n2999"
+        one = hub.reader("alerts", "offset BIGINT, data STRING")
+        batches = one.read(one.partitions()[0])
+        found = next(batches).to_pylist()
+    finally:
+        killed.kill()
+    again = hub.run("hub")
+    try:
+        found += [row for batch in batches for row in batch.to_pylist()]
+    finally:
+        again.end()
+    assert [row["data"] for row in found] == [f'"n{n}"' for n in range(3_000)]
+
+
 def test_who_may_not_is_told_so(hub: ReadHub) -> None:
     with hub.serve() as station:
         for channel in ("alerts", "secrets", "sensors.a.x", "sensors.b.x"):
