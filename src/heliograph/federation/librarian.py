@@ -143,6 +143,9 @@ class _Page:
     def __init__(self, ask: ranges.Lines, bytes_max: int) -> None:
         self._end = ask.next
         self._left = min(ask.bytes, bytes_max)
+        self._most = min(
+            2 * ask.bytes, bytes_max
+        )  # a chunk that fits is not cut: whoever goes on inside reads it again
         self._bytes_max = bytes_max
         self._runs: list[tuple[int, int]] = []
         self._lacks: list[tuple[int, int, str]] = []
@@ -166,7 +169,7 @@ class _Page:
         following = min(chunk.next, self._end)
         if data and following < chunk.next:
             data = b"\n".join([*data.split(b"\n", following - chunk.first)[:-1], b""])
-        if len(data) > self._left:
+        if len(data) > self._most:
             end, lines = portions.cut(data, self._left)
             data, following, self._over = data[:end], chunk.first + len(lines), True
             if end > self._left and (self._parts or end > self._bytes_max):
@@ -178,6 +181,7 @@ class _Page:
             self._run(chunk.first, following - chunk.first)
             self._parts.append(data)
             self._left -= len(data)
+            self._most -= len(data)
         self.next = following
 
     def _refuse(self, offset: int, size: int) -> None:
