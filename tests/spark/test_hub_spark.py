@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.spark.pipelines import Input, Run
 from tests.spark.hub_reading import ReadHub
 from tests.spark.reading_back import publish_every_kind
 from tests.spark.test_source import Reading
@@ -118,3 +119,10 @@ def test_a_stream_hears_what_comes_to_the_hub(spark: Any, served: Served, tmp_pa
     finally:
         running.stop()
     assert data(query.rows) == [1, 2]
+
+
+def test_a_pipeline_reads_what_the_hub_of_its_input_has(spark: Any, served: Served, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, tmp_path, None, trigger="batch")  # type: ignore[arg-type]
+    options = served[0].options("sensors.many")
+    del options["channel"]
+    assert run.read(Input("sensors.many", options)).count() == 600

@@ -46,7 +46,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     channel: str
     options: dict[str, str] = {}
-    """As in ``spark.read.option(…)``: startingOffsets, includeArchive, payloadType …"""
+    """As in ``spark.read.option(…)``: startingOffsets, includeArchive, payloadType, hub …"""
     schema: str | None = None
     """The columns that are wanted; fewer are read faster."""
     station: str | None = None

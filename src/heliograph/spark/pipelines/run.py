@@ -84,6 +84,7 @@ class Run:
         writer.options(**options).save()
 
     def _options(self, reader: Any, table: Input) -> Any:
-        reader = reader.format("heliograph").option("path", table.station or str(self.path))
-        reader = reader.option("channel", table.channel).options(**table.options)
+        reader = reader.format("heliograph").option("channel", table.channel).options(**table.options)
+        if table.station is not None or "hub" not in table.options:
+            reader = reader.option("path", table.station or str(self.path))
         return reader if table.schema is None else reader.schema(table.schema)
