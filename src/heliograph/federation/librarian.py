@@ -142,10 +142,9 @@ class _Page:
 
     def __init__(self, ask: ranges.Lines, bytes_max: int) -> None:
         self._end = ask.next
-        self._left = min(ask.bytes, bytes_max)
-        self._most = min(
-            2 * ask.bytes, bytes_max
-        )  # a chunk that fits is not cut: whoever goes on inside reads it again
+        self._left = max(1, min(ask.bytes, bytes_max))
+        # More than was asked for, if a chunk ends there: whoever goes on inside one reads it again.
+        self._most = min(2 * self._left, bytes_max)
         self._bytes_max = bytes_max
         self._runs: list[tuple[int, int]] = []
         self._lacks: list[tuple[int, int, str]] = []
