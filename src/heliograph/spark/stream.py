@@ -91,10 +91,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Allowance(messages, self._options.max_bytes)
 
     def _ends(self, directory: Directory, begin: Positions) -> Positions:
-        """Where all channels end now; one that was deleted stays where it is."""
+        """Where all channels end now; one that was deleted, or is not asked for any more, stays where it is."""
         ends: Positions = {}
-        for name in dict.fromkeys([*self._options.channels.among(directory.engine.channel_names()), *begin]):
-            file = directory.find(name)
+        meant = self._options.channels.among(directory.engine.channel_names())
+        for name in dict.fromkeys([*meant, *begin]):
+            file = directory.find(name) if name in meant else None
             if file is None:
                 if name in begin:
                     ends[name] = begin[name]
