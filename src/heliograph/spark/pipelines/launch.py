@@ -7,26 +7,34 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, Unreachable
+from heliograph.limits import SPARK_CONNECT_S
 from heliograph.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CONNECT_PORT: Final = 15002
 
 
 def launch(
     app: str, *, master: str | None, remote: str | None, settings: Mapping[str, str], log: Path | None
 ) -> SparkSession:
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
+    if master is not None and remote is not None:
+        raise ConfigError("--master and --remote are two places: leave out one")
     try:
         if remote is not None:
             importlib.import_module("grpc")  # pyspark ends the whole process in its place, if that has no main file
+            _reach(remote)
         with _own_signals(), _speaking_to(log):
             spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
@@ -34,6 +42,24 @@ def launch(
     if log is not None:
         _hush()
     return spark
+
+
+def _reach(remote: str) -> None:
+    """See that somebody listens there: Spark's client would try for minutes before it says that nobody does."""
+    try:
+        where = urlsplit(remote)
+        place = (where.hostname or "", where.port or _CONNECT_PORT)
+    except ValueError:
+        place = ("", 0)
+    if not remote.startswith("sc://") or not place[0]:
+        raise ConfigError(f"a Spark Connect server is sc://HOST or sc://HOST:PORT, not {remote!r}")
+    try:
+        socket.create_connection(place, SPARK_CONNECT_S).close()
+    except OSError as error:
+        raise Unreachable(
+            f"there is no Spark Connect server at {remote} ({error.strerror or error}): start one with "
+            "start-connect-server.sh of Spark"
+        ) from None
 
 
 def _hush() -> None:
