@@ -145,6 +145,10 @@ def launched(**how: Any) -> Any:
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     with pytest.raises(Unreachable, match=r"no Spark Connect server at sc://127.0.0.1:1 \(Connection refused\)"):
         launched(remote="sc://127.0.0.1:1")
+    with pytest.raises(Unreachable, match=r"no Spark master at spark://127.0.0.1:1,127.0.0.1:2 \(Connection refused\)"):
+        launched(master="spark://127.0.0.1:1,127.0.0.1:2")
+    with pytest.raises(ConfigError, match="is spark://HOST"):
+        launched(master="spark://")
     for wrong in ("spark://127.0.0.1", "sc://", "127.0.0.1:15002", "sc://host:port"):
         with pytest.raises(ConfigError, match="is sc://HOST"):
             launched(remote=wrong)

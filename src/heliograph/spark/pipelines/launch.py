@@ -22,7 +22,7 @@ from heliograph.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CONNECT_PORT: Final = 15002
+_SERVERS: Final = {"sc": ("Spark Connect server", 15002), "spark": ("Spark master", 7077)}
 
 
 def launch(
@@ -34,7 +34,11 @@ def launch(
     try:
         if remote is not None:
             importlib.import_module("grpc")  # pyspark ends the whole process in its place, if that has no main file
+            if not remote.startswith("sc://"):
+                raise ConfigError(f"a Spark Connect server is sc://HOST or sc://HOST:PORT, not {remote!r}")
             _reach(remote)
+        elif master is not None and master.startswith("spark://"):
+            _reach(master)
         with _own_signals(), _speaking_to(log):
             spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
@@ -44,22 +48,28 @@ def launch(
     return spark
 
 
-def _reach(remote: str) -> None:
-    """See that somebody listens there: Spark's client would try for minutes before it says that nobody does."""
-    try:
-        where = urlsplit(remote)
-        place = (where.hostname or "", where.port or _CONNECT_PORT)
-    except ValueError:
-        place = ("", 0)
-    if not remote.startswith("sc://") or not place[0]:
-        raise ConfigError(f"a Spark Connect server is sc://HOST or sc://HOST:PORT, not {remote!r}")
-    try:
-        socket.create_connection(place, SPARK_CONNECT_S).close()
-    except OSError as error:
-        raise Unreachable(
-            f"there is no Spark Connect server at {remote} ({error.strerror or error}): start one with "
-            "start-connect-server.sh of Spark"
-        ) from None
+def _reach(url: str) -> None:
+    """See that somebody listens there: Spark would try for minutes before it says, on a page, that nobody does."""
+    scheme, _, rest = url.partition("://")
+    what, port = _SERVERS[scheme]
+    failed: OSError | None = None
+    for one in rest.split(",") if scheme == "spark" else [rest]:  # a cluster may have several masters
+        try:
+            place = urlsplit(f"//{one}")
+            host, number = place.hostname or "", place.port or port
+        except ValueError:
+            host = ""
+        if not host:
+            raise ConfigError(f"a {what} is {scheme}://HOST or {scheme}://HOST:PORT, not {url!r}")
+        try:
+            socket.create_connection((host, number), SPARK_CONNECT_S).close()
+            return
+        except OSError as error:
+            failed = error
+    assert failed is not None
+    raise Unreachable(
+        f"there is no {what} at {url} ({failed.strerror or failed}); docs/scale.md tells how to start one"
+    )
 
 
 def _hush() -> None:
