@@ -24,7 +24,9 @@ def main(
 ) -> None:
     from heliograph.spark import session
 
-    spark = session("bridge", master=master, **{"spark.driver.memory": "1g", **dict(one.split("=") for one in settings)})
+    spark = session(
+        "bridge", master=master, **{"spark.driver.memory": "1g", **dict(one.split("=") for one in settings)}
+    )
     query = bridge(spark, root, checkpoint, channel, json.loads(sink)).trigger(processingTime="0 seconds").start()
     print("running", flush=True)
     query.awaitTermination()
