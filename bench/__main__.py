@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=asked.dir))
     try:
-        bench = Bench(directory, quick=asked.quick)
+        bench = Bench(directory, quick=asked.quick, long=asked.long)
         for name in names:
             if asked.pause_if_busy:
                 wait_until_calm()
@@ -77,6 +77,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SUBJECTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="a look that takes less than a minute")
+    parser.add_argument("--long", action="store_true", help="the largest sizes as well: 20 GB of disk")
     parser.add_argument("--pause-if-busy", action="store_true", help="wait until others leave the machine alone")
     parser.add_argument("--dir", type=Path, default=ROOT / ".bench", help="measure on the disk of this directory")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")

@@ -91,15 +91,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Bench:
     """One run: how long to measure, and where its files are."""
 
-    def __init__(self, directory: Path, *, quick: bool = False) -> None:
+    def __init__(self, directory: Path, *, quick: bool = False, long: bool = False) -> None:
         self.directory = directory
         self.quick = quick
+        self.long = long
         self.rounds = 3 if quick else 9
         self.rounds_max = 3 if quick else 27
 
     def either(self, normal: float, quick: float) -> float:
         """A size or a duration, smaller in a quick run."""
         return quick if self.quick else normal
+
+    def sizes(self, *, normal: list[int], quick: list[int], long: list[int]) -> list[int]:
+        """Several sizes, for a subject that shows how cost grows."""
+        return quick if self.quick else long if self.long else normal
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import heliograph as hg
+from bench import spark_latency, spark_scale
 from bench.harness import Bench, Goal, NotRun, Row, compare, rate_of
-from bench.samples import CHANNEL, PAYLOADS, TYPE
+from bench.samples import CHANNEL
+from bench.spark_scale import consume, fill, table
 from heliograph.errors import ConfigError
 
 ENVELOPE = (
@@ -36,29 +38,15 @@ def run(bench: Bench) -> list[Row]:
             *reading(bench, spark, path, count),
             *streaming(bench, spark, path, count),
             *writing(bench, spark, path),
+            *spark_scale.workers(bench, path / "data", count, ENVELOPE),
+            *spark_scale.line(bench, spark, path / "data", ENVELOPE),
+            *spark_latency.run(bench, spark, path),
         ]
-
-
-def fill(path: Path, count: int) -> None:
-    """One partition, as a publisher of batches with keys makes it."""
-    payloads = (PAYLOADS * 10)[:1000]
-    with hg.open(path, name="bench", durability="os") as station:
-        for first in range(0, count, len(payloads)):
-            station.publish_many(CHANNEL, payloads, type=TYPE, key=f"k{first % 13}")
-
-
-def ours(spark: Any, path: Path, schema: str) -> Any:
-    return spark.read.format("heliograph").schema(schema).option("path", str(path)).option("channel", CHANNEL).load()
 
 
 def native(spark: Any, path: Path, schema: str) -> Any:
     files = sorted((path / "channels" / CHANNEL / "0").glob("*.jsonl"))
     return spark.read.schema(schema).json([str(file) for file in files])
-
-
-def consume(frame: Any) -> None:
-    """Make every row and keep none."""
-    frame.write.format("noop").mode("overwrite").save()
 
 
 def rounds(bench: Bench) -> int:
@@ -75,9 +63,9 @@ def reading(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
     found = bench.measure(
         {
             "raw": lambda: rate(lambda: native(spark, data, ENVELOPE)),
-            "ours": lambda: rate(lambda: ours(spark, data, ENVELOPE)),
+            "ours": lambda: rate(lambda: table(spark, data, ENVELOPE)),
             "raw, three columns": lambda: rate(lambda: native(spark, data, THREE)),
-            "ours, three columns": lambda: rate(lambda: ours(spark, data, THREE)),
+            "ours, three columns": lambda: rate(lambda: table(spark, data, THREE)),
         },
         rounds(bench),
     )
@@ -102,7 +90,7 @@ def streaming(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
 
     found = bench.measure(
         {
-            "raw": lambda: rate_of(count, lambda: consume(ours(spark, data, ENVELOPE))),
+            "raw": lambda: rate_of(count, lambda: consume(table(spark, data, ENVELOPE))),
             "ours": lambda: rate_of(count, stream),
         },
         rounds(bench),

@@ -60,6 +60,7 @@ def test_no_example_is_untested() -> None:
         *PRINTED, "demo.py", "two-hosts/run", "federation/topologies.py",
         "pipelines/orders.py",  # tests/spark/test_pipelines.py
         "pipelines/orders_and_payments.py",  # tests/spark/jobs/test_join_example.py
+        "declarative/shop.py", "declarative/spark-defaults.conf",  # tests/spark/test_declarative.py
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ The tree::
     ├── CertificateError       a certificate, key or revocation list is wrong, or a peer's is refused
     ├── ProtocolError          the other end of a link said what the protocol does not allow
     ├── NotAllowed             the hub's rules do not allow this client to do that
-    ├── Unreachable            the hub was not reached in time; nothing was published
+    ├── Unreachable            the hub, or a Spark cluster, was not reached in time
     ├── ReplyTimeout           nobody replied to a request in time
     ├── ReplyFailed            the handler of a request gave up
     ├── RetryLater             raised by a handler: deliver this message again, after some seconds
@@ -154,7 +154,7 @@ class NotAllowed(HeliographError, PermissionError):
 
 
 class Unreachable(HeliographError, ConnectionError):
-    """The hub was not reached in time. Nothing was published."""
+    """The hub, or a Spark cluster, was not reached in time. Nothing was published."""
 
 
 class ReplyTimeout(HeliographError, TimeoutError):

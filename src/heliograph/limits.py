@@ -225,6 +225,9 @@ SPARK_STAGED_S = 86_400.0
 SPARK_APPEND_BYTES = 4 * 1024 * 1024
 """How much of what Spark tasks staged is appended at once."""
 
+SPARK_CONNECT_S = 10.0
+"""How long a Spark master, or a Spark Connect server, may take to answer at its address."""
+
 SPARK_LOCK_S = 600.0
 """How long one Spark job waits for another that publishes as the same query."""
 

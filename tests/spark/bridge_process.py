@@ -1,6 +1,7 @@
-"""A Spark of its own that copies channel ``in`` to another until it is killed: ``ROOT CHECKPOINT CHANNEL [SINK]``.
+"""A Spark of its own that copies channel ``in`` to another until it is killed.
 
-``SINK``: options of the sink as JSON, if it is not the same directory.
+``ROOT CHECKPOINT CHANNEL [SINK [MASTER [SETTING=VALUE …]]]``; ``SINK``: options of the sink as JSON, if it is not the
+same directory.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ def bridge(spark: Any, root: str, checkpoint: str, channel: str, sink: dict[str,
     return write.option("checkpointLocation", checkpoint)
 
 
-def main(root: str, checkpoint: str, channel: str, sink: str = "null") -> None:
+def main(
+    root: str, checkpoint: str, channel: str, sink: str = "null", master: str = "local[2]", *settings: str
+) -> None:
     from heliograph.spark import session
 
-    spark = session("bridge", master="local[2]", spark__driver__memory="1g")
+    spark = session(
+        "bridge", master=master, **{"spark.driver.memory": "1g", **dict(one.split("=") for one in settings)}
+    )
     query = bridge(spark, root, checkpoint, channel, json.loads(sink)).trigger(processingTime="0 seconds").start()
     print("running", flush=True)
     query.awaitTermination()

@@ -18,16 +18,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real Spark on this machine, which is not in UTC."""
+def java() -> str:
+    """The Java of this machine; without one there is no Spark."""
     from heliograph.errors import ConfigError
-    from heliograph.spark import session
     from heliograph.spark.session import find_java
 
     try:
-        find_java()
+        return find_java()
     except ConfigError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[Any]:
+    """A real Spark on this machine, which is not in UTC."""
+    from heliograph.spark import session
+
     before = os.environ.get("TZ")
     os.environ["TZ"] = "America/St_Johns"  # half an hour beside the others
     time.tzset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -42,3 +43,36 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pyarrow is missing\): pip install 'heliograph\[spark\]'"):
         session()
+
+
+def test_the_master_is_what_spark_submit_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Builder:
+        def __init__(self) -> None:
+            self.masters: list[str] = []
+
+        def master(self, url: str) -> Builder:
+            self.masters.append(url)
+            return self
+
+        def appName(self, _: str) -> Builder:
+            return self
+
+        def config(self, *_: str) -> Builder:
+            return self
+
+        def getOrCreate(self) -> list[str]:
+            return self.masters
+
+    def masters(**how: str) -> object:
+        return session(**how)
+
+    module = importlib.import_module("heliograph.spark.session")
+    monkeypatch.setattr(module, "_builder", Builder)
+    monkeypatch.setattr(module, "find_java", lambda: "java")
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, sys.executable)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert masters() == ["local[*]"]
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert masters() == []
+    assert masters(master="yarn") == ["yarn"]

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_MIN: Final = 17
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""spark-submit says so to the Python that it starts, and has decided about the master."""
 _QUIET: Final = Path(__file__).with_name("log4j2.properties")
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
+    PUSHDOWN: "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -34,12 +37,10 @@ def session(
     (``sc://host``). Further arguments are settings, with ``__`` for a dot: ``spark__executor__memory="4g"``.
     """
     builder = _builder().appName(app)
-    chosen = {**SETTINGS, **{name.replace("__", "."): str(value) for name, value in settings.items()}}
+    said = {name.replace("__", "."): str(value) for name, value in settings.items()}
     if remote is not None:
-        found = builder.remote(remote).getOrCreate()
-        with contextlib.suppress(Exception):  # a server that does not let clients set it reads more than it must
-            found.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-        return found
+        return _connected(builder, remote, said)
+    chosen = {**SETTINGS, **said}
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -47,9 +48,22 @@ def session(
     chosen["spark.driver.extraJavaOptions"] = f"{quiet} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    if master is not None or "SPARK_MASTER" not in os.environ:
+    if master is not None or _SUBMITTED not in os.environ:
         builder = builder.master(master or "local[*]")
     return builder.getOrCreate()
+
+
+def _connected(builder: Any, remote: str, said: dict[str, str]) -> Any:
+    """A session of a Connect server. Its Java runs already: what only a start could change is refused."""
+    found = builder.remote(remote).getOrCreate()
+    with contextlib.suppress(Exception):  # a server that does not let clients set it reads more than it must
+        found.conf.set(PUSHDOWN, SETTINGS[PUSHDOWN])
+    for name, value in said.items():
+        try:
+            found.conf.set(name, value)
+        except Exception as error:
+            raise ConfigError(f"{name} cannot be set for {remote}: say it where that server is started") from error
+    return found
 
 
 def _builder() -> Any:

@@ -94,21 +94,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Allowance(messages, self._options.max_bytes)
 
     def _ends(self, store: Store, begin: Positions) -> Positions:
-        """Where all channels end now; one that was deleted stays where it is."""
+        """Where all channels end now; one that was deleted, or is not asked for any more, stays where it is."""
         names = store.look(self._options.channels, begin)
-        found = {name: store.find(name) for name in names}
+        found = {name: store.find(name) for name in self._options.channels.among(names)}
         lives = {name: life for name, life in found.items() if life is not None}
         places = {
             name: {number: store.bounds(name, number).next for number in range(life.partitions)}
             for name, life in lives.items()
         }
-        gone = {name: begin[name] for name in names if name in begin and name not in lives}
-        return {**_reached(store, lives, places, begin), **gone}
+        rest = {name: begin[name] for name in begin if name not in lives}
+        return {**_reached(store, lives, places, begin), **rest}
 
     def _check_there(self, store: Store, begin: Positions) -> None:
-        """A channel that was read and is gone is not passed over."""
-        gone = [name for name in begin if self._options.fail_on_gap and store.find(name) is None]
-        if gone:
+        """A channel that was read, is still asked for and is gone is not passed over."""
+        meant = set(self._options.channels.among(list(begin)))
+        gone = [name for name in begin if name in meant and store.find(name) is None]
+        if gone and self._options.fail_on_gap:
             raise Incomplete(
                 f"channel '{gone[0]}' was deleted. With option failOnGap=false the query goes on without it, and with "
                 "it once it is made again."

@@ -7,26 +7,38 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, Unreachable
+from heliograph.limits import SPARK_CONNECT_S
 from heliograph.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SERVERS: Final = {"sc": ("Spark Connect server", 15002), "spark": ("Spark master", 7077)}
 
 
 def launch(
     app: str, *, master: str | None, remote: str | None, settings: Mapping[str, str], log: Path | None
 ) -> SparkSession:
     """The session; with a ``log`` the Java that is started for it, and its Python workers, write there."""
+    if master is not None and remote is not None:
+        raise ConfigError("--master and --remote are two places: leave out one")
     try:
         if remote is not None:
             importlib.import_module("grpc")  # pyspark ends the whole process in its place, if that has no main file
+            if not remote.startswith("sc://"):
+                raise ConfigError(f"a Spark Connect server is sc://HOST or sc://HOST:PORT, not {remote!r}")
+            _reach(remote)
+        elif master is not None and master.startswith("spark://"):
+            _reach(master)
         with _own_signals(), _speaking_to(log):
             spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
@@ -34,6 +46,30 @@ def launch(
     if log is not None:
         _hush()
     return spark
+
+
+def _reach(url: str) -> None:
+    """See that somebody listens there: Spark would try for minutes before it says, on a page, that nobody does."""
+    scheme, _, rest = url.partition("://")
+    what, port = _SERVERS[scheme]
+    failed: OSError | None = None
+    for one in rest.split(",") if scheme == "spark" else [rest]:  # a cluster may have several masters
+        try:
+            place = urlsplit(f"//{one}")
+            host, number = place.hostname or "", place.port or port
+        except ValueError:
+            host = ""
+        if not host:
+            raise ConfigError(f"a {what} is {scheme}://HOST or {scheme}://HOST:PORT, not {url!r}")
+        try:
+            socket.create_connection((host, number), SPARK_CONNECT_S).close()
+            return
+        except OSError as error:
+            failed = error
+    assert failed is not None
+    raise Unreachable(
+        f"there is no {what} at {url} ({failed.strerror or failed}); docs/scale.md tells how to start one"
+    )
 
 
 def _hush() -> None:

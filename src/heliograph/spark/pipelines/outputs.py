@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.pipelines.declared import AVAILABLE, ONCE, Output, interval_s
-from heliograph.spark.pipelines.run import Run
+from heliograph.spark.pipelines.run import Run, placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,18 +57,16 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
     else:
         writer = writer.trigger(processingTime=f"{round(interval_s(run.trigger) * 1000)} milliseconds")
     if output.kind == "channel":
-        writer = writer.format("heliograph").option("path", str(run.path)).option("channel", output.to)
-        return writer.options(**output.options).start()
+        place = placed(output.options, str(run.path))
+        return writer.format("heliograph").options(**place).option("channel", output.to).start()
     if output.kind == "parquet":
         return writer.format("parquet").partitionBy(*output.partition_by).options(**output.options).start(output.to)
     if output.kind == "delta":
-        needs_delta()
         application = f"heliograph.{run.pipeline.name}.{life}"
         return writer.foreachBatch(
             lambda batch, number: write_delta(batch, output.to, output, (application, number))
         ).start()
-    if show is None:
-        raise ConfigError("output console prints tables, which --json and --remote cannot: use another output")
+    assert show is not None  # whoever runs it has looked
     return writer.foreachBatch(lambda batch, number: _print(batch, number, show)).start()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from heliograph.spark.pipelines.run import Progress
@@ -24,9 +25,9 @@ class Counter:
         # Spark tells of the last batch again and again while nothing comes; its number goes up with the next.
         self.seen = last["batchId"]
         self.progress = Progress(
-            batches=self.progress.batches + sum(one["numInputRows"] > 0 for one in found),
-            rows=self.progress.rows + sum(one["numInputRows"] for one in found),
-            rows_per_s=round(last.get("processedRowsPerSecond") or 0.0, 1),
+            batches=self.progress.batches + sum(_sum(one, "numInputRows") > 0 for one in found),
+            rows=self.progress.rows + sum(int(_sum(one, "numInputRows")) for one in found),
+            rows_per_s=round(_sum(last, "processedRowsPerSecond"), 1),
             lag=lag(last), watermark=last.get("eventTime", {}).get("watermark"),
         )  # fmt: skip
         return self.progress
@@ -35,6 +36,16 @@ class Counter:
 def _plain(progress: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(progress.json)
     return found
+
+
+def _sum(progress: dict[str, Any], name: str) -> float:
+    """A figure of all sources; Spark Connect does not add them up.
+
+    >>> _sum({"sources": [{"numInputRows": 2}, {"numInputRows": 3}, {"numInputRows": "NaN"}]}, "numInputRows")
+    5.0
+    """
+    found = [float(source.get(name) or 0.0) for source in progress.get("sources", ())]
+    return sum(one for one in found if math.isfinite(one))
 
 
 def lag(progress: dict[str, Any]) -> int | None:

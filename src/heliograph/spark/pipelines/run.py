@@ -78,13 +78,19 @@ class Run:
 
     def publish(self, rows: DataFrame, channel: str | None = None, **options: str) -> None:
         """Publish rows, all of them or none, to a channel or to those that column ``channel`` names."""
-        writer = rows.write.format("heliograph").mode("append").option("path", str(self.path))
-        if channel is not None:
-            writer = writer.option("channel", channel)
-        writer.options(**options).save()
+        writer = rows.write.format("heliograph").mode("append").options(**placed(options, str(self.path)))
+        (writer if channel is None else writer.option("channel", channel)).save()
 
     def _options(self, reader: Any, table: Input) -> Any:
-        reader = reader.format("heliograph").option("channel", table.channel).options(**table.options)
-        if table.station is not None or "hub" not in table.options:
-            reader = reader.option("path", table.station or str(self.path))
+        place = placed(table.options, table.station or str(self.path))
+        reader = reader.format("heliograph").options(**place).option("channel", table.channel)
         return reader if table.schema is None else reader.schema(table.schema)
+
+
+def placed(options: Mapping[str, str], path: str) -> dict[str, str]:
+    """Options of the source or the sink, with a station's directory unless they name a hub.
+
+    >>> placed({"maxMessagesPerTrigger": "9"}, "data"), placed({"hub": "wss://hub:7740"}, "data")
+    ({'path': 'data', 'maxMessagesPerTrigger': '9'}, {'hub': 'wss://hub:7740'})
+    """
+    return dict(options) if any(name.lower() == "hub" for name in options) else {"path": path, **options}

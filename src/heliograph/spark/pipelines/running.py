@@ -83,7 +83,9 @@ class _Running:
                 f"pipeline '{name}': output '{self._output.kind}' and trigger '{self._trigger}' do not go together: a "
                 "table is printed by a batch, the console shows a stream"
             )
-        if self._output.kind == "delta":
+        if self._output.kind == "console" and (self._how.remote or self._listener.show is None):
+            raise ConfigError("output console prints tables here, which --json and --remote cannot: use another output")
+        if self._output.kind == "delta" and not self._how.remote:  # there it is the server that writes
             outputs.needs_delta()
 
     def run(self) -> Result:
@@ -133,7 +135,7 @@ class _Running:
             return self._finish_batch(run, tables), "done"
         if len(tables) != 1:
             raise ConfigError(f"pipeline '{self._pipeline.name}' makes {len(tables)} tables; a stream makes one")
-        query = outputs.start(run, next(iter(tables.values())), self._output, checkpoint, life, self._show())
+        query = outputs.start(run, next(iter(tables.values())), self._output, checkpoint, life, self._listener.show)
         stopped = watch(query, tell, stopping)
         return Result({}, {"rows": teller.status.progress.rows}), "stopped" if stopped else "done"
 
@@ -153,9 +155,6 @@ class _Running:
 
     def _session(self, place: Path) -> SparkSession:
         return launched(self._pipeline, self._how, place)
-
-    def _show(self) -> Show | None:
-        return None if self._how.remote else self._listener.show
 
 
 def launched(pipeline: Pipeline, how: How, place: Path) -> SparkSession:

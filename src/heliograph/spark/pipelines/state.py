@@ -169,7 +169,7 @@ def belongs(place: Path, pipeline: Pipeline, inputs: Mapping[str, Input], output
     now = Belongs(
         checkpoint=checkpoint,
         life=os.urandom(8).hex(),
-        inputs={name: (one.channel, one.station or "") for name, one in inputs.items()},
+        inputs={name: (one.channel, one.station or one.options.get("hub", "")) for name, one in inputs.items()},
         output=(output.kind, output.to, output.mode, output.partition_by),
     )
     path = place / "declared.json"

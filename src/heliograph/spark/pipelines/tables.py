@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from heliograph.spark.pipelines.mishaps import explained
+
 
 class Rows(NamedTuple):
     """Some rows of a table."""
@@ -23,8 +25,11 @@ def rows_of(table: Any, limit: int) -> Rows:
     if isinstance(table, list):
         found, columns = table[: limit + 1], list(table[0]) if table else []
     else:
-        columns = table.columns
-        found = [row.asDict(recursive=True) for row in table.limit(limit + 1).collect()]
+        try:  # only now Spark does what the pipeline asked for
+            columns = table.columns
+            found = [row.asDict(recursive=True) for row in table.limit(limit + 1).collect()]
+        except Exception as error:
+            raise explained(error) from error
     return Rows(
         columns, [{name: _plain(value) for name, value in row.items()} for row in found[:limit]], len(found) > limit
     )
