@@ -32,7 +32,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            together = ("tests/spark/", "tests/test_examples.py")
+            alone = ("test_cluster.py", "test_connect.py", "test_declarative.py")  # these start a Spark of their own
+            together = (*(f"tests/spark/{name}" for name in alone), "tests/spark/", "tests/test_examples.py")
             return next((place for place in together if nodeid.startswith(place)), nodeid)
 
     return Scheduling(config, log)
