@@ -118,7 +118,7 @@ def test_built_in_pipelines_run_over_connect(run: Runs, data: Path) -> None:
 @pytest.mark.prove
 @pytest.mark.parametrize("name", ["types", "rollup", "triage", "report", "compact"])
 def test_every_other_built_in_pipeline_runs_over_connect(run: Runs, data: Path, name: str) -> None:
-    more = {"rollup": ["--trigger", "batch", "--to", "table"], "report": ["-o", str(data / "report.html")]}
+    more = {"rollup": ["--trigger", "batch", "--to", "table"], "report": ["--output", str(data / "report.html")]}
     run(name, *more.get(name, []))
 
 
