@@ -317,14 +317,10 @@ def test_retention_waits_for_links_as_it_does_for_subscriptions(net: Net) -> Non
         assert len(lines(net.path("host1"), "alerts")) == 100, "a hub that was never reached holds everything"
         with net.open("hub"):
             wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 100)
-            wait_for(lambda: host1.links()[0].lag_messages == 0)
+            wait_for(lambda: states.positions(host1.engine, "alerts", 0, 0) == {"link to hub": 100})
         host1.publish("alerts", "while it was away")
-
-        def trimmed() -> bool:  # positions are written down a little later
-            host1.trim()
-            return len(lines(net.path("host1"), "alerts")) < 100
-
-        wait_for(trimmed)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) < 100
         assert "while it was away" in payloads(net.path("host1"), "alerts")
         with net.open("hub"):
             wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 101)
