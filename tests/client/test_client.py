@@ -360,3 +360,21 @@ def test_a_client_and_a_station_of_one_name_do_not_disturb_each_other(hub: Hub) 
         client.publish("alerts", "by request")
         wait_for(lambda: {link.kind for link in station.links() if link.state == "up"} == {"peer", "client"})
     assert payloads(hub.path("hub"), "alerts") == ["by link", "by request"]
+
+
+@pytest.mark.parametrize("size", [500, 1_700, 9_000])
+def test_what_is_damaged_is_told_once_wherever_a_page_ends(hub: Hub, size: int) -> None:
+    count = 900_000 // size
+    with hub.open("hub") as station:
+        station.publish_many("alerts", [f"{number:05d}" + "x" * size for number in range(count)])
+    (segment,) = (hub.path("hub") / "channels" / "alerts" / "0").glob("*.jsonl")
+    stored = segment.read_bytes().split(b"\n")
+    damaged = list(range(3, count, 7))
+    for at in damaged:
+        stored[at] = stored[at].replace(b"xxxx", b"yyyy", 1)
+    segment.write_bytes(b"\n".join(stored))
+    gaps: list[hg.Gap] = []
+    with hub.open("hub"), hub.connect() as client:
+        found = [message.offset for message in client.read("alerts", on_gap=gaps.append)]
+    assert found == [offset for offset in range(count) if offset not in damaged]
+    assert [(gap.first, gap.next) for gap in gaps] == [(at, at + 1) for at in damaged]

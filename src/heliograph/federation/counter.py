@@ -239,9 +239,14 @@ class _Reading:
                     return
 
     def _take(self, number: int, chunk: Chunk) -> int:
-        """Lines of a chunk, as many as fit; up to which offset."""
-        for missing in chunk.missing:
-            self.lack(number, missing.first, missing.next, missing.reason)
+        """Lines of a chunk, as many as fit, and what is missing among them; up to which offset."""
+        following = self._take_lines(number, chunk)
+        for missing in chunk.missing:  # of what lies behind the next page tells
+            if missing.first < following:
+                self.lack(number, missing.first, min(missing.next, following), missing.reason)
+        return following
+
+    def _take_lines(self, number: int, chunk: Chunk) -> int:
         if chunk.numbered is not None:
             intact = dict(chunk.numbered)
             lines = [intact.get(offset, b"") for offset in range(chunk.first, chunk.next)] if intact else []
