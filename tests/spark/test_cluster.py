@@ -96,6 +96,7 @@ def test_an_executor_killed_in_the_middle_of_a_pipeline_costs_time_and_no_row(
     assert cluster.executors_ever(cluster.newest_app()) > 2, "another executor took its place"
 
 
+@pytest.mark.prove
 def test_a_built_in_pipeline_runs_on_the_cluster(cluster: Cluster, data: Path, tmp_path: Path) -> None:
     import pyarrow.dataset as ds
 

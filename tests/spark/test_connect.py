@@ -105,6 +105,7 @@ def test_a_stream_over_connect_reaches_a_channel_once_and_goes_on(run: Runs, dat
     assert copied(data) == Counter(range(COUNT + 1))
 
 
+@pytest.mark.prove
 def test_built_in_pipelines_run_over_connect(run: Runs, data: Path) -> None:
     import pyarrow.dataset as ds
 
@@ -122,6 +123,7 @@ def test_every_other_built_in_pipeline_runs_over_connect(run: Runs, data: Path, 
     run(name, *more.get(name, []))
 
 
+@pytest.mark.prove
 def test_rows_reach_a_delta_table_over_connect(run: Runs, data: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     run("copy", "--to", "delta:out/delta")
