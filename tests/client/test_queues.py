@@ -125,8 +125,13 @@ def test_too_many_deliveries_end_among_the_dead_letters(hub: Hub) -> None:
 
 def test_handlers_at_clients_and_at_the_hub_share_a_queue(hub: Hub) -> None:
     got: dict[str, list[int]] = {"here": [], "there": []}
+
+    def slowly(message: hg.Message) -> None:  # or it is done before a client hears of it
+        time.sleep(0.005)
+        got["here"].append(message.data)
+
     with hub.open("hub") as station, hub.connect() as client:
-        own = station.subscribe("alerts", lambda m: got["here"].append(m.data), name="jobs", queue=True)
+        own = station.subscribe("alerts", slowly, name="jobs", queue=True)
         far = client.subscribe("alerts", lambda m: got["there"].append(m.data), name="jobs", queue=True, concurrency=4)
         station.publish_many("alerts", range(400))
         wait_for(lambda: len(got["here"]) + len(got["there"]) >= 400)
