@@ -56,6 +56,19 @@ def test_messages_from_before_the_link_and_of_many_partitions_arrive_in_order(ne
             assert found == sorted(found)
 
 
+@pytest.mark.parametrize("size", [600_000, 900_000, 3_000_000])
+def test_after_catching_up_with_several_batches_a_link_goes_on(net: Net, size: int) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1", federate=False) as host1:
+        host1.publish_many("alerts", ["x" * 1000] * (size // 1000))
+    with net.open("hub"), net.open("host1") as host1:
+        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == size // 1000)
+        for number in range(3):
+            host1.publish("alerts", f"live {number}")
+            wait_for(lambda number=number: payloads(net.path("hub"), "alerts")[-1] == f"live {number}")
+
+
 def test_star(net: Net) -> None:
     hosts = ["host1", "host2", "host3"]
     peers = [{"name": name, "publish": ["alerts"], "subscribe": [f"commands.{name}"]} for name in hosts]

@@ -251,6 +251,21 @@ def test_what_is_skipped_moves_the_position_in_its_turn() -> None:
     assert [acked.position for acked in pair.take(pair.client, events.Acked)] == [40]
 
 
+def test_what_was_sent_in_several_batches_is_not_read_again_and_later_news_are() -> None:
+    pair = Pair().flow()
+    stream = pair.stream(end=10)
+    sending = pair.client.sending
+    assert sending.next_read()
+    sending.send(stream, 0, 0, 6, LINE * 6)
+    sending.skip(stream, 0, 8)
+    sending.send(stream, 0, 8, 2, LINE * 2)
+    assert sending.next_read() is None, "there is nothing behind the tenth"
+    sending.news(stream, 0, 11)
+    read = sending.next_read()
+    assert read is not None
+    assert (read.offset, read.end) == (10, 11)
+
+
 # -- windows ------------------------------------------------------------------------------------------------
 
 

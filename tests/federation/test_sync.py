@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import pytest
 import heliograph as hg
 from heliograph.admin.sync import SyncReport, sync
 from heliograph.engine.foreign import station_of
+from heliograph.federation import autosync
 from heliograph.federation.conversation import Conversation
+from heliograph.federation.link import Link
 from heliograph.federation.syncing import Left, Side
 from heliograph.log.lines import intact
 from heliograph.seen import SeenSet
@@ -287,9 +291,63 @@ def test_a_link_says_what_its_sync_could_not_do_and_stays_up(net: Net) -> None:
         assert "3 of host2.aaaaaa are lacking there: not allowed (south is not allowed to relay" in done.left["alerts"]
         assert up(south, "north") and not south.links()[0].parked
         hubs(net, links=[{"hub": "north", "sync": ["alerts", "logs"]}])  # both sides load their rules anew
-        wait_for(lambda: payloads(net.path("south"), "logs") == ["n"], 90)  # a sync that failed is tried again later
+        wait_for(lambda: payloads(net.path("south"), "logs") == ["n"])
         assert south.links()[0].reconnects == 0
     check_equal(net)
+
+
+def test_a_link_syncs_again_when_the_hub_allows_what_it_refused(net: Net) -> None:
+    nothing: dict[str, Any] = {"publish": [], "subscribe": []}
+    hubs(net, nothing, links=[{"hub": "north", "sync": ["alerts"]}])
+    say(net, "north", "n")
+    with north(net), net.open("south") as south:
+        wait_for(lambda: south.links()[0].synced)
+        assert payloads(net.path("south"), "alerts") == []
+        hubs(net, links=[{"hub": "north", "sync": ["alerts"]}])
+        wait_for(lambda: payloads(net.path("south"), "alerts") == ["n"])
+        assert south.links()[0].reconnects == 0
+
+
+def test_a_link_syncs_what_it_is_told_to_while_it_does(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, loaded = threading.Event(), threading.Event()
+    real, reload = autosync.channels_known, Link.reload
+
+    async def slow(*arguments: Any) -> list[str]:
+        await asyncio.get_running_loop().run_in_executor(None, wait.wait)
+        return await real(*arguments)
+
+    def load(link: Link, rules: Any) -> None:
+        reload(link, rules)
+        loaded.set()
+
+    monkeypatch.setattr(autosync, "channels_known", slow)
+    monkeypatch.setattr(Link, "reload", load)
+    hubs(net, links=[{"hub": "north", "sync": ["alerts"]}])
+    say(net, "north", "n", channel="logs")
+    with north(net), net.open("south") as south:
+        wait_for(lambda: up(south, "north"))
+        hubs(net, links=[{"hub": "north", "sync": ["logs"]}])
+        assert loaded.wait(30)
+        wait.set()
+        wait_for(lambda: payloads(net.path("south"), "logs") == ["n"])
+
+
+def test_a_sync_that_failed_is_begun_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = autosync.channels_known
+    failures = iter([OSError("the disk is tired")])
+
+    async def tired(*arguments: Any) -> list[str]:
+        for failure in failures:
+            raise failure
+        return await real(*arguments)
+
+    monkeypatch.setattr(autosync, "AGAIN_S", 0.1)
+    monkeypatch.setattr(autosync, "channels_known", tired)
+    hubs(net, links=[{"hub": "north", "sync": ["alerts"]}])
+    say(net, "north", "n")
+    with north(net), net.open("south") as south:
+        wait_for(lambda: payloads(net.path("south"), "alerts") == ["n"])
+        wait_for(lambda: (done := south.links()[0].synced) and not done.error)
 
 
 # -- backups, other ways, what is gone ----------------------------------------------------------------------

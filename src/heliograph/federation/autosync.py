@@ -1,6 +1,7 @@
 """What a link does with the channels of its ``sync`` whenever it comes up: both sides get what they lack.
 
-The streams of the link come first: what they bring need not be asked for.
+The streams of the link come first: what they bring need not be asked for. It is done again when either side changes
+its rules, even while it is under way, for it may have been refused what is allowed now; and after a pause if it failed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ LOOK_S: Final = 0.25
 """How often the streams are looked at."""
 QUIET_S_MAX: Final = 30.0
 """How long they are waited for: there may always be something on its way."""
+AGAIN_S: Final = 30.0
+"""After what pause a sync that failed is begun again."""
 
 
 class AutoSync:
@@ -34,30 +37,45 @@ class AutoSync:
     def __init__(self, station: Station) -> None:
         self._station = station
         self._running: Conversation | None = None
+        self._channels: tuple[str, ...] = ()
+        self._due = False
         self.last: LinkSync | None = None
 
     def begin(self, conversation: Conversation, channels: tuple[str, ...]) -> None:
-        """The connection works: sync beside it."""
+        """The connection works, or its rules changed: sync beside it, from the beginning if that is under way."""
+        self._channels, self._due = channels, True
         if channels and self._running is not conversation:
             self._running = conversation
-            conversation.spawn(self._run(conversation, channels))
+            conversation.spawn(self._run(conversation))
 
-    async def _run(self, conversation: Conversation, channels: tuple[str, ...]) -> None:
+    async def _run(self, conversation: Conversation) -> None:
+        try:
+            while self._due and self._channels and self._running is conversation and not conversation.over.is_set():
+                self._due = False
+                self.last = await self._once(conversation)
+                if self.last.error and not self._due:
+                    self._due = True
+                    await conversation.pause(AGAIN_S)
+        except StationClosed:
+            return
+        finally:
+            if self._running is conversation:
+                self._running = None
+
+    async def _once(self, conversation: Conversation) -> LinkSync:
         done: list[Synced] = []
         error = ""
         try:
             await _quiet(conversation)
-            await self._sync(conversation, channels, done)
+            await self._sync(conversation, self._channels, done)
+        except StationClosed:
+            raise
         except Lost as failure:
             error = str(failure)
-        except StationClosed:
-            return
         except (HeliographError, OSError) as failure:
             error = str(failure)
             logger.warning("the sync with %s ended: %s", conversation.session_peer, error)
-        finally:
-            self._running = None
-        self.last = LinkSync(
+        return LinkSync(
             time=since_now(self._station.engine), channels=len(done), fetched=sum([one.fetched for one in done]),
             sent=sum([one.sent for one in done]), left={one.channel: _words(one.left) for one in done if one.left},
             error=error,

@@ -18,7 +18,7 @@ import picows
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
 from heliograph.federation import again, events, sockets
 from heliograph.federation.fragments import Fragments
-from heliograph.federation.frames import Wanted
+from heliograph.federation.frames import Wanted, Welcome
 from heliograph.federation.incoming import Storer
 from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
 from heliograph.federation.owner import Owner
@@ -77,7 +77,7 @@ class Conversation(picows.WSListener):
         self.descriptor = -1
         self.address = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._relay: list[str] = []
+        self._welcome: Welcome | None = None
         self._ticking: asyncio.TimerHandle | None = None
 
     # -- the socket -----------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Conversation(picows.WSListener):
             case events.Established():
                 self.established_at = self._loop.time()
                 self.since = since_now(self.shared.station.engine)
-                self._relay = event.welcome.relay
+                self._welcome = event.welcome
                 self._owner.established(self)
                 self.spawn(self._look())
                 self._loop.call_soon(self._tick)  # from now on hearts beat
@@ -208,9 +208,11 @@ class Conversation(picows.WSListener):
             case events.Unparked():
                 self.alarms.pop(event.channel, None)
                 self.spawn(self._look())
-            case events.Allowed() if event.welcome.relay != self._relay:
-                self._relay = event.welcome.relay
-                self.sender.reopen_all()
+            case events.Allowed() if event.welcome != self._welcome:
+                before, self._welcome = self._welcome, event.welcome
+                if before is None or before.relay != event.welcome.relay:
+                    self.sender.reopen_all()
+                self._owner.allowed(self)
 
     async def _greeted(self) -> None:
         """Whether the other side may stay: whoever has all the connections knows."""

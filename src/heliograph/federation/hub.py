@@ -225,6 +225,9 @@ class Hub:
         self._audit("link-up", peer=name, address=conversation.address)
         self._shared.workers.submit(self._note_here, name)
 
+    def allowed(self, conversation: Conversation) -> None:
+        """What it sends is asked for by itself."""
+
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""
         self._clients.called(conversation, event)

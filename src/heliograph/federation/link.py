@@ -168,6 +168,10 @@ class Link:
         self._shared.workers.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
         self._sync.begin(conversation, self.rules.sync)
 
+    def allowed(self, conversation: Conversation) -> None:
+        """The hub changed its rules: it may give, or take, what it refused."""
+        self._sync.begin(conversation, self.rules.sync)
+
     def called(self, conversation: Conversation, event: Called) -> None:
         """A hub has nothing to ask for."""
         conversation.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")

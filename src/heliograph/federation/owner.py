@@ -22,5 +22,8 @@ class Owner(Protocol):
     def established(self, conversation: Conversation) -> None:
         """Both sides have welcomed each other."""
 
+    def allowed(self, conversation: Conversation) -> None:
+        """The other side changed its rules."""
+
     def called(self, conversation: Conversation, event: Called) -> None:
         """The other side asks for something."""

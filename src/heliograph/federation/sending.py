@@ -101,9 +101,11 @@ class _Stream:
         return Read(self.number, self.channel, partition, part.sent, min(READ_LINK_BYTES, max(room, 1)), part.end)
 
     def note(self, partition: int) -> None:
-        """Whether a partition has something to send may have changed."""
+        """Whether a partition has something to send may have changed: one read becomes several batches."""
         part = self.parts[partition]
-        if part.sent < part.end and self.reading != partition:
+        if part.sent >= part.end:
+            self.behind.pop(partition, None)
+        elif self.reading != partition:
             self.behind.setdefault(partition)
 
 

@@ -47,7 +47,7 @@ class LinkSync(msgspec.Struct, frozen=True, kw_only=True):
     left: dict[str, str] = {}
     """Channels that are not equal all the same, and why."""
     error: str = ""
-    """What went wrong; it is done again with the next connection."""
+    """What went wrong; it is done again half a minute later, or with the next connection."""
 
 
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
