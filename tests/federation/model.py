@@ -193,22 +193,31 @@ class Shell:
             read = self.session.sending.next_read()
             if read is None:
                 return bool(done)
-            log = self.station.logs[read.channel]
-            first = max(read.offset, log.firsts[read.partition])
-            taken: list[bytes] = []
-            for line in log.parts[read.partition][first:]:
-                if taken and sum(map(len, taken)) + len(line) >= min(read.bytes, 20_000):
-                    break
-                taken.append(line if self._passes(read.stream, line) else b"")
-                if not line:
-                    self._blank(read, first + len(taken) - 1)
-            if any(taken):
-                body = b"".join(line + b"\n" for line in taken)
-                self.session.sending.send(read.stream, read.partition, first, len(taken), body)
-            else:
-                moved = self.session.sending.skip(read.stream, read.partition, first + len(taken))
-                self._carry_out([moved] if moved else [])
+            assert read.offset < read.end, "there is nothing to be read"
+            offset = self._send(read, read.offset)
+            for _ in range(2):  # one read becomes several batches
+                if offset < read.end and self.session.sending.stream_of(read.channel) == read.stream:
+                    offset = self._send(read, offset)
         return True
+
+    def _send(self, read: Read, offset: int) -> int:
+        """One batch of a read; where it ends."""
+        log = self.station.logs[read.channel]
+        first = max(offset, log.firsts[read.partition])
+        taken: list[bytes] = []
+        for line in log.parts[read.partition][first:]:
+            if taken and sum(map(len, taken)) + len(line) >= min(read.bytes, 20_000):
+                break
+            taken.append(line if self._passes(read.stream, line) else b"")
+            if not line:
+                self._blank(read, first + len(taken) - 1)
+        if any(taken):
+            body = b"".join(line + b"\n" for line in taken)
+            self.session.sending.send(read.stream, read.partition, first, len(taken), body)
+        else:
+            moved = self.session.sending.skip(read.stream, read.partition, first + len(taken))
+            self._carry_out([moved] if moved else [])
+        return first + len(taken)
 
     def _passes(self, stream: int, line: bytes) -> bool:
         """Not what may not be relayed, and not what the other side published itself."""
