@@ -69,11 +69,14 @@ def test_threads_read_and_publish_while_it_is_compacted_again_and_again(opened: 
         stop = threading.Event()
         compacting = threading.Thread(target=lambda: [station.trim() for _ in iter(stop.is_set, True)])
         compacting.start()
-        publish(station, 0, 3000, keys=7)
-        eventually(lambda: all(one.position == 3000 for one in subscriptions))
+        number = 0
+        while number < 3000 or (station.stats().compacted_messages <= 1000 and number < 60_000):
+            publish(station, number, 500, keys=7)
+            number += 500
+        eventually(lambda: all(one.position == number for one in subscriptions))
         stop.set()
         compacting.join()
-        newest = {f"k{number % 7}": number for number in range(3000)}
+        newest = {f"k{one % 7}": one for one in range(number)}
         assert all(found == newest for found in seen.values())
         assert not gaps
         assert [one.stats().missing for one in subscriptions] == [0, 0, 0]
