@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from tests.federation.chaos import Proxy
+from heliograph.federation.desk import Desk
+from tests.federation.chaos import Proxy, proxies
 from tests.federation.stations import Net
 
 TOOL = {"name": "tool", "publish": ["alerts", "sensors.>"], "subscribe": ["alerts", "sensors.>"]}
@@ -41,12 +42,28 @@ def hub(tmp_path: Path) -> Hub:
 
 @pytest.fixture
 def proxy(hub: Hub) -> Iterator[Callable[..., Proxy]]:
-    made: list[Proxy] = []
+    with proxies(hub.port("hub")) as make:
+        yield make
 
-    def make(**options: Any) -> Proxy:
-        made.append(Proxy(hub.port("hub"), **options))
-        return made[-1]
 
-    yield make
-    for one in made:
-        one.close()
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lost the hub looks for it again at once."""
+    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As many answers as this says are not given: the connection is cut instead, after the work was done."""
+    left = [0]
+    say = Desk._say
+
+    def silent(self: Desk, reply: Callable[[], None]) -> None:
+        if left[0]:
+            left[0] -= 1
+            self._line.drop("cut by the test")
+        else:
+            say(self, reply)
+
+    monkeypatch.setattr(Desk, "_say", silent)
+    return left

@@ -13,7 +13,6 @@ import pytest
 
 import heliograph as hg
 from heliograph.federation.counter import Counter
-from heliograph.federation.desk import Desk
 from tests.client.conftest import TOOL, Hub
 from tests.federation.chaos import Proxy
 from tests.federation.stations import audited, check_log, payloads, wait_for
@@ -21,26 +20,7 @@ from tests.federation.stations import audited, check_log, payloads, wait_for
 Proxies = Callable[..., Proxy]
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
-
-
-@pytest.fixture
-def mute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """As many answers as this says are not given: the connection is cut instead, after the work was done."""
-    left = [0]
-    say = Desk._say
-
-    def silent(self: Desk, reply: Callable[[], None]) -> None:
-        if left[0]:
-            left[0] -= 1
-            self._line.drop("cut by the test")
-        else:
-            say(self, reply)
-
-    monkeypatch.setattr(Desk, "_say", silent)
-    return left
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def test_a_cut_between_the_append_and_its_answer_does_not_store_it_twice(hub: Hub, mute: list[int]) -> None:

@@ -7,6 +7,8 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 class Proxy:
@@ -83,3 +85,16 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+
+
+@contextlib.contextmanager
+def proxies(port: int) -> Iterator[Callable[..., Proxy]]:
+    """Makes proxies before a port, and closes them in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**options: Any) -> Proxy:
+            made = Proxy(port, **options)
+            stack.callback(made.close)
+            return made
+
+        yield make

@@ -17,7 +17,7 @@ from heliograph.errors import ConfigError, Incomplete, NotAllowed, NotFound, Pro
 from heliograph.federation.librarian import Librarian
 from heliograph.log.commit import Ticket
 from heliograph.spark import fetching
-from tests.federation.chaos import Proxy
+from tests.federation.chaos import Proxy, proxies
 from tests.spark.hub_reading import ReadHub
 from tests.spark.reading_back import comparable, expected, publish_every_kind, rows
 
@@ -41,15 +41,8 @@ def hub(tmp_path: Path) -> ReadHub:
 
 @pytest.fixture
 def proxy(hub: ReadHub) -> Iterator[Callable[..., Proxy]]:
-    made: list[Proxy] = []
-
-    def make(**options: Any) -> Proxy:
-        made.append(Proxy(hub.port("hub"), **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with proxies(hub.port("hub")) as make:
+        yield make
 
 
 def fill(station: hg.Station, count: int, channel: str = "alerts", size: int = 200) -> None:
