@@ -13,7 +13,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.engine.knowledge import Outdated
-from heliograph.errors import NotAllowed, StorageError
+from heliograph.errors import NotAllowed, NotFound, StorageError
 from heliograph.federation import incoming
 from heliograph.federation.events import Arrived, Gapped, Opened
 from heliograph.federation.inlet import Inlet, Standing, Stored
@@ -34,9 +34,12 @@ class Disk:
         self.calls: list[Call] = []
         self.answers: dict[int, list[Callable[[], None]]] = {}
         self.syncing = {first: threading.Event() for first in range(3)}
+        self.looking: list[Callable[[], None]] = []
 
     def standing(self, theirs: object, rules: Rules) -> Standing:
         assert (theirs, rules.peer) == ({}, "host1")
+        if self.looking:
+            self.looking.pop()()
         return Standing("", SeenSet(), {})
 
     def store(
@@ -51,7 +54,7 @@ class Disk:
         for answer in self.answers.get(item.first, [])[:1]:
             self.answers[item.first].pop(0)
             answer()
-        return Stored({(1, 0): (item.next, [])}, 1, item.size)
+        return Stored({(item.stream, 0): (item.next, [])}, 1, item.size)
 
 
 class Line:
@@ -60,6 +63,7 @@ class Line:
     def __init__(self) -> None:
         self.acks: list[int] = []
         self.parked: list[int] = []
+        self.channels = {"alerts": 1}
         self.session_peer = "host1"
         self.complaints: list[str] = []
         self.over = asyncio.Event()
@@ -71,7 +75,7 @@ class Line:
         pass
 
     def acknowledge(self, stream: int, partition: int, following: int, refused: object) -> None:
-        assert (stream, partition, refused) == (1, 0, [])
+        assert (stream, partition, refused) == (self.channels["alerts"], 0, [])
         self.acks.append(following)
 
     def park(self, *_: object) -> None:
@@ -114,10 +118,10 @@ async def wait_for(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def arrived(first: int) -> Arrived:
+def arrived(first: int, stream: int = 1) -> Arrived:
     body = memoryview(b"x" * incoming.STORE_BYTES)
     return Arrived(
-        stream=1, channel="alerts", partition=0, first=first, count=1, size=len(body), packed=False, body=body
+        stream=stream, channel="alerts", partition=0, first=first, count=1, size=len(body), packed=False, body=body
     )
 
 
@@ -184,6 +188,44 @@ async def test_what_is_not_allowed_parks_after_what_was(monkeypatch: pytest.Monk
     disk.syncing[0].set()
     await wait_for(lambda: bool(line.parked))
     assert (line.parked, line.acks) == ([1], [1])
+
+
+def opened(stream: int) -> Opened:
+    return Opened(stream=stream, channel="alerts", partitions=1, ends={})
+
+
+@in_a_loop
+async def test_a_look_that_is_late_does_not_disturb_a_channel_that_was_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for end in (lambda: None, _gone):
+        line, disk, storer = await begun(monkeypatch)
+        late = threading.Event()
+
+        def look(late: threading.Event = late, end: Callable[[], None] = end) -> None:
+            assert late.wait(10)
+            end()
+
+        disk.looking = [look]
+        line.channels = {"alerts": 2}
+        looking = asyncio.create_task(storer.resume(opened(2)))
+        await wait_for(lambda disk=disk: not disk.looking)
+        storer.ended("alerts")
+        line.channels = {"alerts": 3}
+        await storer.resume(opened(3))
+        storer.arrived(arrived(0, 3))
+        await wait_for(lambda disk=disk: len(disk.calls) == 1)
+        late.set()
+        await looking
+        storer.arrived(arrived(1, 3))
+        for first in range(2):
+            disk.syncing[first].set()
+        await wait_for(lambda line=line: bool(line.acks) and line.acks[-1] == 2)
+        assert (line.acks, line.parked) == ([1, 2], []), "nothing is acknowledged that was not stored"
+
+
+def _gone() -> None:
+    raise NotFound("there is no channel 'alerts'")
 
 
 def test_nothing_is_appended_behind_what_another_life_may_have_lost(tmp_path: Path) -> None:

@@ -100,9 +100,11 @@ class Storer:
     async def resume(self, event: events.Opened) -> None:
         """Say what is here already."""
         inlet = Inlet(self._line.shared.station, event.channel, self._line.session_peer)
-        while not self._line.over.is_set():
+        while not self._line.over.is_set() and self._arrives(event.channel, event.stream):
             try:
                 standing = await self._line.run(inlet.standing, event.ends, self.rules)
+                if not self._arrives(event.channel, event.stream):
+                    return
                 self._flows[event.channel] = _Flow(inlet)
                 self._receiving.resume(event.stream, *standing)
                 self._line.settled(f"resume {event.channel}")
@@ -195,7 +197,13 @@ class Storer:
 
     def _park(self, stream: int, channel: str, reason: str) -> None:
         """Not allowed, or not possible: the channel stands still on this link, the others go on."""
+        if not self._arrives(channel, stream):
+            return
         self._flows.pop(channel, None)
         self._receiving.park(stream, reason)
         self._line.alarm(channel, reason, ours=False)
         self._line.flush()
+
+    def _arrives(self, channel: str, stream: int) -> bool:
+        """Whether a channel still comes as this stream: it may have ended while somebody was at the disk, and begun."""
+        return self._receiving.channels.get(channel) == stream
