@@ -23,6 +23,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that lost its hub looks for it again at once."""
+    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """When tests run several at once, some stay in one process: those that share a Spark, which each process would

@@ -47,12 +47,6 @@ def proxy(hub: Hub) -> Iterator[Callable[..., Proxy]]:
 
 
 @pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who lost the hub looks for it again at once."""
-    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
-
-
-@pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """As many answers as this says are not given: the connection is cut instead, after the work was done."""
     left = [0]

@@ -19,14 +19,12 @@ from tests.federation.stations import wait_for
 Proxies = Callable[..., Proxy]
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def test_jobs_are_acknowledged_given_back_and_extended(hub: Hub) -> None:
-    with hub.open("hub") as station, hub.connect() as client, client.queue("alerts", "jobs", visibility_s=0.5) as queue:
-        assert (queue.channel, queue.name, queue.settings.visibility_s) == ("alerts", "jobs", 0.5)
+    with hub.open("hub") as station, hub.connect() as client, client.queue("alerts", "jobs", visibility_s=2) as queue:
+        assert (queue.channel, queue.name, queue.settings.visibility_s) == ("alerts", "jobs", 2)
         assert queue.worker in [worker.name for worker in station.queue_info("alerts", "jobs").workers]
         assert queue.receive() == []
         station.publish_many("alerts", ["a", "b", "c"])
@@ -36,7 +34,7 @@ def test_jobs_are_acknowledged_given_back_and_extended(hub: Hub) -> None:
         a.ack()
         b.nack()
         c.extend(30)
-        time.sleep(0.6)
+        time.sleep(2.1)
         (again,) = queue.receive(10, wait_s=10)
         assert (again.message.data, again.deliveries) == ("b", 2), "c is still this worker's"
         queue.give_back([again])
@@ -148,10 +146,10 @@ def test_a_long_task_is_not_run_twice(hub: Hub) -> None:
 
         def slow(message: hg.Message) -> None:
             calls.append(message.data)
-            time.sleep(1.0)
+            time.sleep(2.5)
 
         for one in (client, other):
-            one.subscribe("alerts", slow, name="jobs", queue=True, visibility_s=0.2)
+            one.subscribe("alerts", slow, name="jobs", queue=True, visibility_s=1)
         station.publish("alerts", "long")
         wait_for(lambda: station.queue_info("alerts", "jobs").depth == 0 and calls)
         assert calls == ["long"]

@@ -23,9 +23,7 @@ from tests.spark.hub_reading import ReadHub
 Positions = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.client.keeper.pause_s", lambda failures, _: min(failures, 10) * 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 class Lockstep:
