@@ -90,7 +90,7 @@ def test_a_client_killed_in_a_handler_is_replaced_at_once(wide: Hub, workers: Ca
         doomed = workers(stuck=150)
         wait_for(lambda: doomed.stuck)
         heir = workers()
-        wait_for(lambda: shares(station) == [3, 3] or len(heir.said) > 50)
+        wait_for(lambda: shares(station) in ([3, 3], [2, 4]))  # the third may be the one that is stuck
         doomed.kill()
         station.publish_many("alerts", keyed(range(300, 400)))
         wait_for(lambda: {*doomed.done, *heir.done} == set(range(400)))
