@@ -269,7 +269,7 @@ class Producers:
         )
 
     def _still_there(self, channel: str, producer: str, last: Last, bounds: list[Bounds]) -> bool:
-        """Whether a log that lives anew still has the producer's last message, or removed it: the oldest, or redacted."""
+        """Whether a log that lives anew has the producer's last message, or removed it: as the oldest, or by itself."""
         if not last.seq or last.offset < bounds[last.partition].first or self._blank(channel, last):
             return True
         return self._largest(channel, last.partition, producer, last.offset, last.offset + 1) == last

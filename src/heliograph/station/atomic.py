@@ -82,8 +82,8 @@ class Step:
         directory = self._engine.positions.directory(message.channel, subscription)
         if kinds.kind(directory, self._engine.disk) == "queue":
             raise ConfigError(
-                f"'{subscription}' of '{message.channel}' is a queue, whose messages are acknowledged one by one and not "
-                "by a position: a step cannot commit them. Use a subscription or a group."
+                f"'{subscription}' of '{message.channel}' is a queue: its messages are acknowledged one by one, not "
+                "by a position, and a step cannot commit them. Use a subscription or a group."
             )
         now_us = self._engine.clock.time_ns() // 1000
         position = Position(self._engine.incarnation(message.channel), message.offset + 1, message.id, now_us)
