@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.station import Station
-from tests.faults import SteppedClock
+from tests.faults import FaultyDisk, SteppedClock
 from tests.opening import Opener
 from tests.proof.tools import Child, eventually, tree
 
@@ -878,3 +879,37 @@ def test_expired_messages_are_done_and_counted_not_delivered(opened: Opener) -> 
     ) as worker:
         eventually(lambda: worker.position == 6)
         assert (sorted(seen), worker.stats().expired) == ([0, 2, 4], 3)
+
+
+def test_a_dead_letter_that_cannot_be_written_holds_up_nothing_else(opened: Opener) -> None:
+    """Neither what comes after it, nor the leases of what is being handled beside it."""
+    disk, going, seen = FaultyDisk(), threading.Event(), []
+    station = opened(disk=disk)
+    disk.fail("write", errno.ENOSPC, path="dead-letter", times=1 << 30)
+
+    def handle(message: hg.Message) -> None:
+        seen.append(message.data)
+        if message.data == "bad":
+            raise hg.Reject("it cannot be done")
+        if message.data == "long":
+            going.wait(60)
+
+    def until(offset: int) -> float:
+        leases = {lease.offset: lease.left_s for lease in station.queue_info("jobs", "q").leases}
+        return time.monotonic() + leases[offset]
+
+    with station.subscribe("jobs", handle, name="q", queue=True, concurrency=2, visibility_s=3) as worker:
+        station.publish("jobs", "long")
+        eventually(lambda: seen == ["long"])
+        station.publish("jobs", "bad")
+        eventually(lambda: worker.state == "retrying")
+        before = until(0)
+        station.publish("jobs", "good")
+        eventually(lambda: "good" in seen and station.queue_info("jobs", "q").in_flight == 2)
+        eventually(lambda: until(0) > before + 0.5)
+        assert "No space left" in worker.stats().last_error
+        disk.heal()
+        going.set()
+        eventually(lambda: station.queue_info("jobs", "q").in_flight == 0 and worker.state == "running")
+        assert [letter.data["reason"] for letter in station.read("jobs.dead-letter")] == ["handler"]
+    assert seen == ["long", "bad", "good"]
