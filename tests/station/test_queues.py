@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.delivery.queues import Ledger
 from heliograph.station import Station
 from tests.faults import FaultyDisk, SteppedClock
 from tests.opening import Opener
@@ -913,3 +914,47 @@ def test_a_dead_letter_that_cannot_be_written_holds_up_nothing_else(opened: Open
         eventually(lambda: station.queue_info("jobs", "q").in_flight == 0 and worker.state == "running")
         assert [letter.data["reason"] for letter in station.read("jobs.dead-letter")] == ["handler"]
     assert seen == ["long", "bad", "good"]
+
+
+def test_a_worker_that_cannot_look_for_a_moment_goes_on(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    with station.subscribe("jobs", lambda message: seen.append(message.data), name="q", queue=True) as worker:
+        real, failing = Ledger.reached, threading.Event()
+
+        def reached(ledger: Ledger) -> Any:
+            if not failing.is_set():
+                failing.set()
+                raise hg.StorageError("disk I/O error")
+            return real(ledger)
+
+        monkeypatch.setattr(Ledger, "reached", reached)
+        station.publish("jobs", 1)
+        eventually(failing.is_set)
+        station.publish("jobs", 2)
+        eventually(lambda: seen == [1, 2])
+        assert not worker.closed
+
+
+def test_a_handler_may_close_its_station(opened: Opener) -> None:
+    """What was done before is not delivered again; its own message is, for it was not done."""
+    for options in ({"queue": True}, {"group": True}, {}):
+        station, seen = opened(position_flush_ms=60_000), []
+
+        def handle(message: hg.Message, station: Station = station, seen: list[int] = seen) -> None:
+            if message.data == 3:
+                station.close()
+            seen.append(message.data)
+
+        name = next(iter(options), "plain")
+        station.publish_many("jobs." + name, range(5))
+        subscription = station.subscribe("jobs." + name, handle, name="q", start="first", paused=True, **options)
+        subscription.resume()
+        eventually(lambda subscription=subscription, seen=seen: subscription.closed and 3 in seen)
+        with opened() as again:
+            later: list[int] = []
+            with again.subscribe(
+                "jobs." + name, lambda message, later=later: later.append(message.data), name="q", **options
+            ):
+                eventually(lambda later=later: 4 in later)
+            assert (seen, sorted(later)[-2:]) == ([0, 1, 2, 3], [3, 4])
+            assert options.get("queue") or later == [3, 4]

@@ -74,13 +74,13 @@ class Keeper:
             while not self._finished():
                 try:
                     self._turn()
+                    self._wait()
                 except StationClosed:
                     return
                 except Exception as error:  # noqa: BLE001 - a full disk or a long lock must not end the delivery
                     self._in_trouble(error)
                 else:
                     self.troubles = 0
-                    self._wait()
         finally:
             self._tray.close()
             self._crew.wake()
