@@ -74,6 +74,21 @@ def test_sub_works_for_a_queue(helio: Helio, spawn: Callable[..., Child], queue:
     queue.ack(held)
 
 
+def test_sub_says_how_often_messages_of_a_queue_are_tried(
+    helio: Helio, spawn: Callable[..., Child], queue: hg.Queue, station: hg.Station
+) -> None:
+    queue.ack([job for job in queue.receive(10) if job.message.data])
+    station.release("images", "resize")
+    worker = spawn("sub", "images", "--name", "resize", "--queue", "--exec", "exit 3", "--max-retries", "2")
+    wait_until(lambda: "images.dead-letter" in {info.name for info in station.channels()})
+    wait_until(lambda: station.channel("images.dead-letter").messages == 1)
+    worker.signal(signal.SIGTERM)
+    assert worker.end()[0] == 0
+    (letter,) = station.read("images.dead-letter")
+    assert letter.data["attempts"] == 3
+    assert station.queue_info("images", "resize").max_deliveries == 3
+
+
 def test_sub_refuses_what_a_queue_cannot_do(helio: Helio) -> None:
     assert "--name" in one_line_error(helio("sub", "images", "--queue"), 2)
     assert "--count" in one_line_error(helio("sub", "images", "--queue", "--name", "q", "--count", 1), 2)

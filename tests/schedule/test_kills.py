@@ -50,11 +50,11 @@ DYING = """
     if step == "before send":
         around(Waiting, "send", before=die)
     elif step == "inside send":
-        real = waiting._postpone
-        def postpone(*arguments):
+        real = waiting._hold_back
+        def hold_back(*arguments):
             real(*arguments)
             die()
-        waiting._postpone = postpone
+        waiting._hold_back = hold_back
     elif step == "after send":
         around(Mover, "_carry", before=die)
     elif step == "half appended":

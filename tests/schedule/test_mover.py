@@ -177,6 +177,31 @@ def test_a_full_disk_keeps_them_and_nothing_is_doubled_when_there_is_room(opened
     assert data(station) == [0, 1, 2]
 
 
+def test_nothing_overtakes_what_could_not_be_delivered(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SCHEDULE_MOVE_MAX", 2)
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    station.publish("alerts", 0)
+    station.publish("others", 0)
+    station.publish_many("alerts", [1, 2, 3, 4, 5], delay=0)
+    hands = Hands(station)
+    for attempt in range(3):
+        disk.fail("write", errno.ENOSPC, path="/alerts/")
+        now_us = FAR_US + attempt * 10_000_000
+        hands.mover.move(now_us)
+        for _ in range(3):  # the others of that channel are due, too
+            hands.mover.move(now_us + 1_000)
+        assert data(station) == [0]
+        station.publish("alerts", 6 + attempt, delay=0)
+    station.publish("others", 1, delay=0)
+    for _ in range(8):
+        hands.mover.move(now_us + 2_000)
+    assert data(station, "others") == [0, 1], "another channel has nothing to do with it"
+    for _ in range(8):
+        hands.mover.move(now_us + 60_000_000)
+    assert data(station) == list(range(9))
+
+
 def test_a_failed_sync_leaves_them_on_their_way_until_the_log_is_repaired(opened: Opener) -> None:
     disk = FaultyDisk()
     station = opened(disk=disk)

@@ -174,6 +174,43 @@ def test_committing_for_a_subscription_that_is_not_there_is_an_error(opened: Ope
             step.commit(message, "../etc")
 
 
+def test_a_queue_has_no_position_that_a_step_could_commit(opened: Opener) -> None:
+    with opened() as station, station.queue("in", "pile") as queue:
+        station.publish("in", 1)
+        (job,) = queue.receive(wait_s=30)
+        with pytest.raises(hg.ConfigError, match="is a queue"), station.atomic() as step:
+            step.publish("out", 1)
+            step.commit(job.message, "pile")
+        assert data_of(station, "out") == []
+        assert [one.offset for one in station.subscriptions("in")] == [0]
+
+
+def test_of_two_attempts_at_one_message_that_overlap_one_happens(opened: Opener) -> None:
+    """A plain handler that takes too long is left behind, not ended: it goes on beside the next attempt."""
+    with opened() as station:
+        station.publish("in", 1)
+        steps: list[hg.Step] = []
+        second, left_behind = threading.Event(), threading.Event()
+
+        def handle(message: hg.Message) -> None:
+            with station.atomic() as step:
+                step.commit(message, "bridge")
+                steps.append(step)
+                if len(steps) == 1:
+                    second.wait(30)
+                else:
+                    second.set()
+                    left_behind.wait(30)
+                step.publish("out", message.data)
+            left_behind.set()
+
+        once_more = hg.Retry(max_retries=1, base_s=0.0)
+        with station.subscribe("in", handle, name="bridge", start="first", timeout_s=0.2, retry=once_more):
+            eventually(lambda: len(steps) == 2 and any(one.already_done for one in steps))
+        assert sorted(one.already_done for one in steps) == [False, True]
+        assert data_of(station, "out") == [1]
+
+
 def test_a_part_whose_channel_was_deleted_meanwhile_is_dropped_and_audited(opened: Opener, root: Path) -> None:
     disk = FaultyDisk()
     with opened(disk=disk, auto_create=False) as station:

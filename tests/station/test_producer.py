@@ -371,6 +371,22 @@ def test_a_restored_copy_remembers_what_was_trimmed_before(opened: Opener, root:
         assert producer.last(CHANNEL) == 12
 
 
+def test_a_restored_copy_remembers_what_was_redacted_before(opened: Opener, tmp_path: Path) -> None:
+    """Or whoever publishes all of it again would bring back what was taken out for good."""
+    from heliograph.admin.backup import backup
+    from heliograph.admin.restore import restore
+
+    with opened() as station:
+        with station.producer("p") as producer:
+            receipts = [producer.publish(CHANNEL, number) for number in range(3)]
+        station.redact(receipts[-1].id)
+        backup(station, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "copy")
+    with opened(tmp_path / "copy") as copy, copy.producer("p") as producer:
+        assert producer.publish(CHANNEL, 2, seq=3).duplicate
+        assert data_of(copy) == [0, 1]
+
+
 def test_a_log_that_lost_its_end_is_asked_again(opened: Opener, root: Path) -> None:
     """The checkpoint knows more than the log, which grew beyond it since."""
     with opened() as station, station.producer("p") as producer:

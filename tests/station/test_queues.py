@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.delivery.queues import Ledger
 from heliograph.station import Station
-from tests.faults import SteppedClock
+from tests.faults import FaultyDisk, SteppedClock
 from tests.opening import Opener
 from tests.proof.tools import Child, eventually, tree
 
@@ -878,3 +880,81 @@ def test_expired_messages_are_done_and_counted_not_delivered(opened: Opener) -> 
     ) as worker:
         eventually(lambda: worker.position == 6)
         assert (sorted(seen), worker.stats().expired) == ([0, 2, 4], 3)
+
+
+def test_a_dead_letter_that_cannot_be_written_holds_up_nothing_else(opened: Opener) -> None:
+    """Neither what comes after it, nor the leases of what is being handled beside it."""
+    disk, going, seen = FaultyDisk(), threading.Event(), []
+    station = opened(disk=disk)
+    disk.fail("write", errno.ENOSPC, path="dead-letter", times=1 << 30)
+
+    def handle(message: hg.Message) -> None:
+        seen.append(message.data)
+        if message.data == "bad":
+            raise hg.Reject("it cannot be done")
+        if message.data == "long":
+            going.wait(60)
+
+    def until(offset: int) -> float:
+        leases = {lease.offset: lease.left_s for lease in station.queue_info("jobs", "q").leases}
+        return time.monotonic() + leases[offset]
+
+    with station.subscribe("jobs", handle, name="q", queue=True, concurrency=2, visibility_s=3) as worker:
+        station.publish("jobs", "long")
+        eventually(lambda: seen == ["long"])
+        station.publish("jobs", "bad")
+        eventually(lambda: worker.state == "retrying")
+        before = until(0)
+        station.publish("jobs", "good")
+        eventually(lambda: "good" in seen and station.queue_info("jobs", "q").in_flight == 2)
+        eventually(lambda: until(0) > before + 0.5)
+        assert "No space left" in worker.stats().last_error
+        disk.heal()
+        going.set()
+        eventually(lambda: station.queue_info("jobs", "q").in_flight == 0 and worker.state == "running")
+        assert [letter.data["reason"] for letter in station.read("jobs.dead-letter")] == ["handler"]
+    assert seen == ["long", "bad", "good"]
+
+
+def test_a_worker_that_cannot_look_for_a_moment_goes_on(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    with station.subscribe("jobs", lambda message: seen.append(message.data), name="q", queue=True) as worker:
+        real, failing = Ledger.reached, threading.Event()
+
+        def reached(ledger: Ledger) -> Any:
+            if not failing.is_set():
+                failing.set()
+                raise hg.StorageError("disk I/O error")
+            return real(ledger)
+
+        monkeypatch.setattr(Ledger, "reached", reached)
+        station.publish("jobs", 1)
+        eventually(failing.is_set)
+        station.publish("jobs", 2)
+        eventually(lambda: seen == [1, 2])
+        assert not worker.closed
+
+
+def test_a_handler_may_close_its_station(opened: Opener) -> None:
+    """What was done before is not delivered again; its own message is, for it was not done."""
+    for options in ({"queue": True}, {"group": True}, {}):
+        station, seen = opened(position_flush_ms=60_000), []
+
+        def handle(message: hg.Message, station: Station = station, seen: list[int] = seen) -> None:
+            if message.data == 3:
+                station.close()
+            seen.append(message.data)
+
+        name = next(iter(options), "plain")
+        station.publish_many("jobs." + name, range(5))
+        subscription = station.subscribe("jobs." + name, handle, name="q", start="first", paused=True, **options)
+        subscription.resume()
+        eventually(lambda subscription=subscription, seen=seen: subscription.closed and 3 in seen)
+        with opened() as again:
+            later: list[int] = []
+            with again.subscribe(
+                "jobs." + name, lambda message, later=later: later.append(message.data), name="q", **options
+            ):
+                eventually(lambda later=later: 4 in later)
+            assert (seen, sorted(later)[-2:]) == ([0, 1, 2, 3], [3, 4])
+            assert options.get("queue") or later == [3, 4]

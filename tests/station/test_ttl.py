@@ -10,6 +10,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin import dead
+from heliograph.admin.redrive import redrive
 from tests.delivery.harness import SteppedClock
 from tests.opening import Opener
 from tests.proof.tools import eventually
@@ -85,3 +86,20 @@ def test_a_lifetime_that_is_none_is_refused(opened: Opener, ttl: Any) -> None:
     with pytest.raises(hg.InvalidMessage, match="ttl"):
         station.publish("alerts", 1, ttl=ttl)
     assert not station.channels()
+
+
+def test_the_letter_of_an_expired_message_stays_when_its_queue_is_redriven(opened: Opener) -> None:
+    """Nobody would get the message, and its letter would be gone."""
+    clock = SteppedClock()
+    station = opened(clock=clock)
+    queue = station.queue("alerts", "pile", max_deliveries=1)
+    station.publish_many("alerts", [1, 2], ttl=60)
+    station.publish("alerts", 3)
+    for job in queue.receive(3, wait_s=30):
+        job.nack(error=ValueError("not now"))
+    clock.step_us = HOUR_US
+    report = redrive(station, "alerts", "pile")
+    assert (report.matched, report.redriven, report.gone) == (3, 1, [0, 1])
+    assert [job.message.data for job in queue.receive(3, wait_s=30)] == [3]
+    assert dead.replay(station, "alerts").redriven == {"pile": 2}
+    assert [job.message.data for job in queue.receive(3, wait_s=30)] == [1, 2]

@@ -494,6 +494,45 @@ def test_following_a_pattern_finds_channels_made_later(opened: Opener) -> None:
     assert found == [("sensors.a", 0), ("sensors.b", 1), ("sensors.b", 2), ("sensors.c", 3)]
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_following_a_pattern_a_channel_that_is_made_again_is_read_from_its_first(
+    opened: Opener, read_only: bool
+) -> None:
+    station = opened()
+    station.publish_many("sensors.a", [1, 2])
+    reading = (opened(read_only=True) if read_only else station).read("sensors.>", follow=True)
+    assert [next(reading).data for _ in range(2)] == [1, 2]
+    station.delete_channel("sensors.a")
+    station.publish_many("sensors.a", [3, 4, 5])
+    assert [next(reading).data for _ in range(3)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_whoever_follows_a_channel_is_told_that_it_was_made_again(opened: Opener, partitions: int) -> None:
+    station = opened()
+    station.create_channel("sensors", partitions=partitions)
+    station.publish("sensors", 1)
+    reading = station.read("sensors", follow=True)
+    assert next(reading).data == 1
+    station.delete_channel("sensors")
+    station.create_channel("sensors", partitions=partitions)
+    station.publish_many("sensors", [2, 3])
+    with pytest.raises(hg.NotFound, match="deleted and made again"):
+        next(reading)
+
+
+def test_a_subscriber_without_a_name_fails_when_its_channel_is_made_again(opened: Opener) -> None:
+    """However much is in the new one: what lies before its old place would be passed over without a word."""
+    station, heard = opened(), Heard()
+    station.publish_many("sensors", [1, 2])
+    with station.subscribe("sensors", heard, start="first") as subscription:
+        eventually(lambda: len(heard.all) == 2)
+        station.delete_channel("sensors")
+        station.publish_many("sensors", [3, 4, 5])
+        eventually(lambda: subscription.state == "failed")
+    assert heard.all == [("sensors", 1), ("sensors", 2)]
+
+
 def test_a_read_only_station_hears_and_reads_patterns(opened: Opener) -> None:
     station, heard = opened(), Heard()
     station.publish("sensors.a", 1)

@@ -7,19 +7,24 @@ durably, then the letters are removed: an interruption in between leaves letters
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 import msgspec
 
 from heliograph.admin.letters import DeadLetter, letters, original_channel
 from heliograph.admin.purge import GROUP, alone
 from heliograph.admin.where import Where
+from heliograph.clock import from_us
+from heliograph.message import Message
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
 from heliograph.station.reader import message_at
 
 
 class RedriveReport(msgspec.Struct, kw_only=True):
-    """What a redrive did, or would do. ``gone``: letters whose original is not in the log any more; they stay."""
+    """What a redrive did, or would do. ``gone``: letters whose original is not in the log any more, or
+    has expired; they stay.
+    """
 
     channel: str
     queue: str
@@ -59,15 +64,20 @@ def redrive(
 def _group(
     station: Station, report: RedriveReport, where: Where | None, offsets: Collection[int] | None
 ) -> list[DeadLetter]:
-    """The letters of the queue whose originals are still where they were."""
+    """The letters of the queue whose originals are still where they were, and would be handed out."""
     found: list[DeadLetter] = []
+    now = from_us(station.engine.clock.time_ns() // 1000)
     for letter in letters(station, report.channel, where):
         if letter.subscription != report.queue or (offsets is not None and letter.offset not in offsets):
             continue
         report.matched += 1
         original = message_at(station.engine, report.channel, letter.partition, letter.original_offset)
-        if original is not None and original.id == letter.original_id:
+        if original is not None and original.id == letter.original_id and not _expired(original, now):
             found.append(letter)
         else:
             report.gone.append(letter.offset)
     return found
+
+
+def _expired(message: Message, now: datetime) -> bool:
+    return message.expires is not None and message.expires <= now

@@ -203,8 +203,8 @@ def redrive(
     """Hand the originals of this queue's dead letters out again and take the letters away.
 
     Nothing is published: only this queue gets the messages, from where they are in the log, with a fresh count of
-    deliveries. A letter whose original was deleted stays: 'helio dead replay' publishes it again, for this queue.
-    Exit code 1 if there are such.
+    deliveries. A letter whose original was deleted or has expired stays: 'helio dead replay' publishes it again, for
+    this queue. Exit code 1 if there are such.
     """
     from heliograph.admin.redrive import redrive as admin_redrive
 
@@ -216,7 +216,7 @@ def redrive(
         output.document(plain(report))
     else:
         for offset in report.gone:
-            common.warn(f"offset {offset} stays: its original is not in the log any more; try 'helio dead replay'")
+            common.warn(f"offset {offset} stays: its original is gone or has expired; try 'helio dead replay'")
         if not common.quiet:
             count = report.matched - len(report.gone) if dry_run else report.redriven
             print(f"{'would redrive' if dry_run else 'redrove'} {output.several(count, 'dead letter')} to {name}")

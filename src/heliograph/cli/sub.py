@@ -77,8 +77,8 @@ helio sub jobs --name worker --queue --exec ./work.sh --hub hub.example:7740
 @click.option("--count", "-n", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option(
     "--max-retries", type=click.IntRange(min=0), metavar="N",
-    help="How often a failing command is run again before the dead letter.  [default: 5; setting "
-    "subscribers.max_retries]",
+    help="How often a failing command is run again before the dead letter; with --queue for all its workers.  "
+    "[default: 5, or what the queue has; setting subscribers.max_retries]",
 )  # fmt: skip
 @click.option(
     "--timeout", metavar="TIME",
@@ -162,6 +162,7 @@ def sub(
             paused=True,  # until the delivery knows what to close
             where=where,
             queue=queue,
+            max_deliveries=max_retries + 1 if queue and max_retries is not None else None,
         )  # fmt: skip
         delivery.subscription = subscription
         _say_begin(common, subscription)
@@ -232,7 +233,7 @@ class _Delivery:
             subscription.close()  # what is being closed tries nothing again and buries nothing
             raise
         except Exception:
-            if attempts <= self._retries_max:
+            if self._count is not None and attempts <= self._retries_max:
                 self._undone[place] = attempts, control
             elif enough:
                 control.pause()  # it is buried now, and no other begins

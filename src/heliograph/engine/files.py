@@ -8,6 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -352,10 +353,11 @@ class FilesEngine:
         place = self.directory.place(check_name(name), number, self.name)
         if not place.directory.is_dir():
             self._no_such_channel(name, number)
+        created = self.describe(name).created
         if self.read_only:
             from heliograph.log.readonly import ReadOnlyLog
 
-            return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
+            return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None, created)
         if not self._always:
             self.directory.note_unsynced()
         publishing = self.config.publishing
@@ -374,7 +376,7 @@ class FilesEngine:
             wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
-        return OpenPartition(partition, commit)
+        return OpenPartition(partition, commit, created)
 
     def _no_such_channel(self, name: str, number: int) -> None:
         self._counts.forget(name)  # it may have been made anew, with fewer
@@ -500,11 +502,22 @@ class FilesEngine:
     def cursor(self, name: str, number: int, offset: int, sieve: Sieve | None = None) -> Cursor | SiftingCursor:
         """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
         entry = self._open.get(name, number)
+        log = self.log(name, number)._replace(limit=lambda: self._limit_of(name, number, entry.created))
         if sieve is not None:
             from heliograph.engine.sifting import SiftingCursor
 
-            return SiftingCursor(self.log(name, number), offset, self.disk, self.payload_decoder, sieve)
-        return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
+            return SiftingCursor(log, offset, self.disk, self.payload_decoder, sieve)
+        return Cursor(log, offset, self.disk, entry.shared, self.payload_decoder)
+
+    def _limit_of(self, name: str, number: int, created: datetime) -> Limit:
+        """As `limit`, of the channel that was made then: offsets mean nothing in another one of its name."""
+
+        def limit(entry: OpenPartition) -> Limit:
+            if entry.created != created:
+                raise NotFound(f"channel '{name}' was deleted and made again")
+            return entry.log.limit()
+
+        return self._open.use(name, number, limit)
 
     def log(self, name: str, number: int) -> seek.Log:
         """A partition for whoever reads its bytes."""

@@ -269,10 +269,17 @@ class Producers:
         )
 
     def _still_there(self, channel: str, producer: str, last: Last, bounds: list[Bounds]) -> bool:
-        """Whether a log that lives anew still has the producer's last message, or removed it as the oldest."""
-        if not last.seq or last.offset < bounds[last.partition].first:
+        """Whether a log that lives anew has the producer's last message, or removed it: as the oldest, or by itself."""
+        if not last.seq or last.offset < bounds[last.partition].first or self._blank(channel, last):
             return True
         return self._largest(channel, last.partition, producer, last.offset, last.offset + 1) == last
+
+    def _blank(self, channel: str, last: Last) -> bool:
+        """Whether the message there was redacted, or taken out for a newer one of its key."""
+        cursor = LogCursor(self._engine.log(channel, last.partition), last.offset, self._disk)
+        with contextlib.closing(cursor):
+            chunk = cursor.read()
+        return chunk is not None and chunk.numbered is None and not chunk.data.partition(b"\n")[0].strip()
 
     def _largest(self, channel: str, number: int, producer: str, first: int, following: int) -> Last:
         """A producer's last message in a stretch of a partition."""

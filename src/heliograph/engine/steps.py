@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,7 @@ class Steps:
         self._disk = engine.disk
         self._floors: dict[tuple[str, str, int], Position] = {}
         self._saving: dict[tuple[str, str, int], threading.Lock] = {}
+        self._committing: dict[tuple[str, str, int], threading.Lock] = {}
 
     # -- carrying out -----------------------------------------------------------------------------------------
 
@@ -273,6 +274,15 @@ class Steps:
         return False
 
     # -- positions --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def committing(self, positions: Sequence[Moved]) -> Iterator[None]:
+        """To be held from asking whether these are done until they are: steps for the same message take turns."""
+        places = sorted((one.channel, one.subscription, one.partition) for one in positions)
+        with contextlib.ExitStack() as stack:
+            for place in places:
+                stack.enter_context(self._committing.setdefault(place, threading.Lock()))
+            yield
 
     def done(self, channel: str, subscription: str, partition: int, position: Position) -> bool:
         """Whether a subscription is at a position already, or beyond: a message that was done comes again."""

@@ -19,9 +19,10 @@ from heliograph.clock import from_us
 from heliograph.delivery.deadletter import describe
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, NotFound, StationClosed
+from heliograph.limits import SCHEDULE_RETRY_S_MAX
 from heliograph.log.cursor import LogCursor
 from heliograph.log.partition import Partition
-from heliograph.schedule.waiting import Record, Row, Waiting
+from heliograph.schedule.waiting import Record, Row, Waiting, again_us
 
 logger = logging.getLogger("heliograph.schedule")
 Append = Callable[[str, list[bytes], list[datetime]], object]
@@ -40,13 +41,17 @@ class Mover:
         self._engine = engine
         self._waiting = waiting
         self._append = append
+        self._held: dict[str, int] = {}
+        """Channels that took nothing, and when they are tried again: nothing shall overtake what failed."""
 
     def move(self, now_us: int) -> int:
         """Move what is due, up to a bound; how many messages were taken up."""
         next_us = self._waiting.next_us()
         if next_us is None or next_us > now_us:  # asking locks nobody out
             return 0
-        rows = self._waiting.send(now_us, self._record_of)
+        latest_us = now_us + int(SCHEDULE_RETRY_S_MAX * 1e6)  # beyond that the clock was stepped back
+        self._held = {name: us for name, us in self._held.items() if now_us < us <= latest_us}
+        rows = self._waiting.send(now_us, self._record_of, self._held)
         if not rows:
             return 0
         arrived: list[Row] = []
@@ -113,7 +118,8 @@ class Mover:
         back = [row for row in rows if row.id not in known]
         if back and reason:
             logger.warning("%d scheduled messages for '%s' could not be delivered: %s", len(back), channel, reason)
-        self._waiting.arrived(arrived, back, reason, now_us)
+            self._held[channel] = again_us(back, now_us)
+        self._waiting.arrived(arrived, back, reason, self._held.get(channel, now_us))
 
     def _in_log(self, record: Record, rows: list[Row]) -> set[str]:
         """Which of these are in the channel, behind where it ended before they were sent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -144,10 +144,13 @@ class Waiting:
 
     # -- on their way -------------------------------------------------------------------------------------------------
 
-    def send(self, now_us: int, record_of: Callable[[str], Record]) -> list[Row]:
-        """Mark what is due as being on its way, with where each channel ends now. In order; a bounded number."""
+    def send(self, now_us: int, record_of: Callable[[str], Record], held: Mapping[str, int] | None = None) -> list[Row]:
+        """Mark what is due as being on its way, with where each channel ends now. In order; a bounded number.
+
+        Nothing overtakes what could not be delivered: it waits as long as that, as ``held`` says by channel.
+        """
         with self._database.writing() as connection:
-            busy = {name for (name,) in connection.execute("SELECT channel FROM moving")}
+            busy = {**(held or {}), **dict(connection.execute("SELECT channel, look_us FROM moving").fetchall())}
             due = connection.execute(
                 "SELECT seq, id, channel, key, time_us, body, attempts FROM waiting "
                 "WHERE due_us <= ? AND moving = 0 ORDER BY due_us, seq LIMIT ?",
@@ -161,9 +164,7 @@ class Waiting:
                     break
                 rows.append(row)
             due.close()
-            held = [row for row in rows if row.channel in busy]
-            _postpone(connection, held, "messages before it are still on their way", now_us)
-            rows = [row for row in rows if row.channel not in busy]
+            rows = _hold_back(connection, rows, busy, now_us)
             for record in map(record_of, dict.fromkeys(row.channel for row in rows)):
                 connection.execute(
                     "INSERT INTO moving VALUES (?, ?, ?, ?)",
@@ -190,12 +191,12 @@ class Waiting:
             ).fetchall()
         return list(map(Row._make, rows))
 
-    def arrived(self, rows: Sequence[Row], back: Sequence[Row] = (), error: str = "", now_us: int = 0) -> None:
-        """These are in their channels, durably: forget them. The others wait again, for longer if they failed."""
+    def arrived(self, rows: Sequence[Row], back: Sequence[Row] = (), error: str = "", until_us: int = 0) -> None:
+        """These are in their channels, durably: forget them. The others wait again, until then if they failed."""
         with self._database.writing() as connection:
             connection.executemany("DELETE FROM waiting WHERE seq = ?", [(row.seq,) for row in rows])
             if error:
-                _postpone(connection, back, error, now_us)
+                _postpone(connection, back, error, until_us)
             else:
                 connection.executemany(
                     "UPDATE waiting SET moving = 0, due_us = asked_us WHERE seq = ?", [(row.seq,) for row in back]
@@ -210,7 +211,7 @@ class Waiting:
 
     def look_later(self, rows: Sequence[Row], error: str, now_us: int) -> None:
         """Whether these have arrived cannot be told now: they stay on their way, with the reason."""
-        until_us = now_us + pause_us(max((row.attempts for row in rows), default=0))
+        until_us = again_us(rows, now_us)
         with self._database.writing() as connection:
             connection.executemany(
                 "UPDATE waiting SET error = ?, attempts = attempts + 1, due_us = ? WHERE seq = ?",
@@ -220,11 +221,26 @@ class Waiting:
                 connection.execute("UPDATE moving SET look_us = ? WHERE channel = ?", (until_us, name))
 
 
-def _postpone(connection: sqlite3.Connection, rows: Sequence[Row], error: str, now_us: int) -> None:
+def _hold_back(connection: sqlite3.Connection, rows: Sequence[Row], busy: Mapping[str, int], now_us: int) -> list[Row]:
+    """Let those of busy channels wait as long as what is before them; the others."""
+    for name in dict.fromkeys(row.channel for row in rows if row.channel in busy):
+        behind = [row for row in rows if row.channel == name]
+        until_us = max(busy[name], now_us + pause_us(0))
+        _postpone(connection, behind, "messages before it are not delivered yet", until_us)
+    return [row for row in rows if row.channel not in busy]
+
+
+def _postpone(connection: sqlite3.Connection, rows: Sequence[Row], error: str, until_us: int) -> None:
+    """All to the same moment: then they come in the order they were published."""
     connection.executemany(
         "UPDATE waiting SET moving = 0, error = ?, attempts = attempts + 1, due_us = ? WHERE seq = ?",
-        [(error, now_us + pause_us(row.attempts), row.seq) for row in rows],
+        [(error, until_us, row.seq) for row in rows],
     )
+
+
+def again_us(rows: Sequence[Row], now_us: int) -> int:
+    """When to try messages again that failed together."""
+    return now_us + pause_us(max((row.attempts for row in rows), default=0))
 
 
 def pause_us(attempts: int) -> int:

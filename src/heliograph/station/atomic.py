@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from heliograph.engine import kinds
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.engine.steps import Moved
-from heliograph.errors import HeliographError, NotFound
+from heliograph.errors import ConfigError, HeliographError, NotFound
 from heliograph.message import HeaderValue, Message, Receipt
 from heliograph.names import check_name
 from heliograph.station.publisher import Publisher
@@ -78,6 +79,12 @@ class Step:
         check_name(subscription, "subscription")
         if subscription not in self._engine.positions.names(message.channel):
             raise NotFound(f"channel '{message.channel}' has no subscription '{subscription}'")
+        directory = self._engine.positions.directory(message.channel, subscription)
+        if kinds.kind(directory, self._engine.disk) == "queue":
+            raise ConfigError(
+                f"'{subscription}' of '{message.channel}' is a queue: its messages are acknowledged one by one, not "
+                "by a position, and a step cannot commit them. Use a subscription or a group."
+            )
         now_us = self._engine.clock.time_ns() // 1000
         position = Position(self._engine.incarnation(message.channel), message.offset + 1, message.id, now_us)
         if self._engine.steps.done(message.channel, subscription, message.partition, position):
@@ -99,11 +106,20 @@ class Step:
         self._ended = True
         if self.already_done or not (self._drafts or self._moved):
             return
+        steps, moved = self._engine.steps, list(self._moved.values())
+        with steps.committing(moved):
+            # A handler that took too long goes on beside the next attempt: whoever is second does nothing.
+            if any(steps.done(one.channel, one.subscription, one.partition, one.position) for one in moved):
+                self.already_done = True
+                return
+            self._carry_out(moved)
+
+    def _carry_out(self, moved: list[Moved]) -> None:
         places: dict[tuple[str, int], list[int]] = {}
         for at, draft in enumerate(self._drafts):
             places.setdefault((draft.channel, draft.partition), []).append(at)
         parts = [(*place, [self._drafts[at].body for at in found]) for place, found in places.items()]
-        firsts = self._engine.steps.carry_out(parts, list(self._moved.values()))
+        firsts = self._engine.steps.carry_out(parts, moved)
         receipts: dict[int, Receipt] = {}
         for ((channel, partition), found), first in zip(places.items(), firsts, strict=True):
             for n, at in enumerate(found):

@@ -120,8 +120,9 @@ class FollowedChannels:
             for name, one in list(self._ranges.items()):
                 try:
                     found += one.next(0.0)
-                except NotFound:
+                except NotFound:  # deleted; another one of its name may be there already
                     self._ranges.pop(name).close()
+                    self._look_at = 0.0
             if found or time.monotonic() >= until:
                 return sorted(found, key=_time)
             time.sleep(_LOOK_S)

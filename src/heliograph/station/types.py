@@ -89,11 +89,12 @@ class Types:
     @explaining("cannot look at the stored schemas")
     def _agree(self, channel: str, type_name: str, schema: Schema, sha256: str) -> None:
         """Find the schema among the stored ones, or add it."""
+        outcome = "Nothing was published" if self._policy == "refuse" else "It is published all the same"
 
         def is_new(known: Sequence[SchemaFile]) -> bool:
             if any(one.sha256 == sha256 for one in known):
                 return False
-            _refuse_conflict(channel, type_name, known, schema)
+            _refuse_conflict(channel, type_name, known, schema, outcome)
             return True
 
         for attempt in range(_TRIES):
@@ -122,7 +123,7 @@ class Types:
         ]
 
 
-def _refuse_conflict(channel: str, type_name: str, known: Sequence[SchemaFile], schema: Schema) -> None:
+def _refuse_conflict(channel: str, type_name: str, known: Sequence[SchemaFile], schema: Schema, outcome: str) -> None:
     """Every stored version may have messages in the log, so all of them have to be readable."""
     from heliograph.schemas import conflicts
 
@@ -138,6 +139,6 @@ def _refuse_conflict(channel: str, type_name: str, known: Sequence[SchemaFile], 
             more = f"; and {len(found) - _REASONS_SHOWN} more" if len(found) > _REASONS_SHOWN else ""
             raise SchemaConflict(
                 f"{type_name} as registered here cannot read what channel '{channel}' holds under that name (version "
-                f"{version.version}): {reasons}{more}. Nothing was published. Register the changed class under a new "
+                f"{version.version}): {reasons}{more}. {outcome}. Register the changed class under a new "
                 f"name, {next_version(type_name)}; 'helio types show {channel} {type_name}' shows what is stored."
             )

@@ -48,6 +48,8 @@ class Keeper:
     ) -> None:
         self.troubles = 0
         """Turns in a row that failed: the storage is tried again."""
+        self.unwritten = 0
+        """Times in a row that a dead letter could not be written."""
         self.abandoned = False
         """Nobody waits for the handlers any more."""
         self._desk = desk
@@ -63,6 +65,7 @@ class Keeper:
         self._ahead = concurrency
         self._handled, self._since_s = 0, clock.monotonic()
         self._extend_at_s = 0.0
+        self._bury_at_s = 0.0
 
     def run(self) -> None:
         """Until the subscription is closed and its handlers have come to an end."""
@@ -71,13 +74,13 @@ class Keeper:
             while not self._finished():
                 try:
                     self._turn()
+                    self._wait()
                 except StationClosed:
                     return
                 except Exception as error:  # noqa: BLE001 - a full disk or a long lock must not end the delivery
                     self._in_trouble(error)
                 else:
                     self.troubles = 0
-                    self._wait()
         finally:
             self._tray.close()
             self._crew.wake()
@@ -91,11 +94,14 @@ class Keeper:
 
     def _in_trouble(self, error: Exception) -> None:
         self.troubles += 1
+        self._desk.bell.wait({}, min(self._pause_s("it", self.troubles, error), WAIT_SLICE_S))
+
+    def _pause_s(self, what: str, times: int, error: Exception) -> float:
+        """Say what is tried again; after how long."""
         self._control.last_error = describe(error)
-        if self.troubles & (self.troubles - 1) == 0:  # the 1st, 2nd, 4th, 8th … time in a row
-            logger.error("%s is tried again (attempt %d): %s", self._desk, self.troubles, describe(error))
-        pause_s = TROUBLE.delay_s(self.troubles, random.random())
-        self._desk.bell.wait({}, min(pause_s, WAIT_SLICE_S))
+        if times & (times - 1) == 0:  # the 1st, 2nd, 4th, 8th … time in a row
+            logger.error("%s: %s is tried again (attempt %d): %s", self._desk, what, times, describe(error))
+        return TROUBLE.delay_s(times, random.random())
 
     # -- one turn -----------------------------------------------------------------------------------------------
 
@@ -197,15 +203,23 @@ class Keeper:
         self._control.fail(reason)
 
     def _bury(self) -> None:
-        """Write the letters that are due; one that cannot be written is tried again for ever, not skipped."""
+        """Write the letters that are due; one that cannot be written is tried again for ever, not skipped.
+
+        It stays leased and holds up nothing else.
+        """
+        if not self._unburied or self._clock.monotonic() < self._bury_at_s:
+            return
         left, self._unburied = self._unburied, []
         for at, one in enumerate(left):
             try:
                 if self._desk.bury(one.found.lease, one.found.message, one.failure):
                     self._done.append(one.found.key)
-            except HeliographError:
+            except HeliographError as error:
                 self._unburied = left[at:]
-                raise
+                self.unwritten += 1
+                self._bury_at_s = self._clock.monotonic() + self._pause_s("a dead letter", self.unwritten, error)
+                return
+        self.unwritten = 0
 
     # -- waiting ------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class QueueSubscription(Subscription):
             return "failed"
         if control.paused:
             return "paused"
-        return "retrying" if self._keeper.troubles else "running"
+        return "retrying" if self._keeper.troubles or self._keeper.unwritten else "running"
 
     def pause(self) -> None:
         """Start no further message. Handlers at work finish theirs."""
