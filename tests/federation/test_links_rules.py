@@ -51,6 +51,22 @@ def test_a_channel_that_is_not_allowed_is_parked_and_others_go_on(net: Net) -> N
         wait_for(lambda: payloads(net.path("hub"), "secrets") == ["mine"])
         wait_for(lambda: payloads(net.path("host1"), "payroll") == ["much"])
         wait_for(lambda: not host1.links()[0].parked and host1.links()[0].reconnects == 0)
+        wait_for(lambda: not hub.links()[0].parked)
+
+
+def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts", "secrets"], "subscribe": ["payroll"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+
+        def parked() -> list[set[str]]:
+            return [set(link.parked) for link in (*hub.links(), *host1.links())]
+
+        host1.publish("secrets", "mine")
+        wait_for(lambda: parked() == [{"secrets", "payroll"}, {"secrets", "payroll"}])
+        net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+        wait_for(lambda: parked() == [set(), set()])
+        assert host1.links()[0].reconnects == 0
 
 
 def test_rules_that_are_taken_back_end_a_channel_without_dropping_the_link(net: Net) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
@@ -72,7 +73,7 @@ class Conversation(picows.WSListener):
         self.ended_at: float | None = None
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
-        self.alarms: dict[str, str] = {}
+        self._told: dict[tuple[str, bool], str] = {}  # alarms that were raised
         self._troubles: dict[str, str] = {}
         self.descriptor = -1
         self.address = ""
@@ -206,7 +207,7 @@ class Conversation(picows.WSListener):
             case events.Wanting():
                 self.spawn(self._look())
             case events.Unparked():
-                self.alarms.pop(event.channel, None)
+                self._told.pop((event.channel, True), None)
                 self.spawn(self._look())
             case events.Allowed() if event.welcome != self._welcome:
                 before, self._welcome = self._welcome, event.welcome
@@ -246,9 +247,9 @@ class Conversation(picows.WSListener):
         if self.peer is None or self.over.is_set():
             return
         self.storer.rules, self.storer.quota = rules, quota
-        for channel in [channel for channel in self.alarms if not rules.publishing(channel)]:
-            del self.alarms[channel]
         self._step(self.session.allow(rules, push))
+        parked = self.parked()
+        self._told = {told: why for told, why in self._told.items() if told[0] in parked}
 
     def want(self, wants: tuple[Wanted, ...]) -> None:
         """Ask for other channels from now on."""
@@ -260,9 +261,9 @@ class Conversation(picows.WSListener):
 
     def alarm(self, channel: str, reason: str, *, ours: bool) -> None:
         """Something stands still until a person changes something. ``ours``: it is what we would like to do."""
-        if self.alarms.get(channel) == reason or len(self.alarms) > ALARMS_MAX:
+        if self._told.get((channel, ours)) == reason or len(self._told) > ALARMS_MAX:
             return
-        self.alarms[channel] = reason
+        self._told[channel, ours] = reason
         by = self.session_peer if ours else "this station"
         logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
         peer, audit = self.session_peer, self.shared.station.engine.audit
@@ -384,6 +385,10 @@ class Conversation(picows.WSListener):
         if self.established_at is None:
             return 0.0
         return (self._loop.time() if self.ended_at is None else self.ended_at) - self.established_at
+
+    def parked(self) -> dict[str, str]:
+        """What stands still until a person changes something, and why; not more than anybody can read."""
+        return dict(itertools.islice({**self.session.parked(), **self.sender.crowded}.items(), ALARMS_MAX))
 
     def in_flight(self) -> int:
         """Bytes on their way in either direction."""
