@@ -69,6 +69,21 @@ def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None
         assert host1.links()[0].reconnects == 0
 
 
+def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], storage={"auto_create": False})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        for number in (1, 2):
+            host1.publish("alerts", number)
+            wait_for(lambda: host1.links() and "alerts" in host1.links()[0].parked)
+            hub.create_channel("alerts")
+            wait_for(lambda: number in payloads(net.path("hub"), "alerts"))  # noqa: B023 - waited for in this turn
+            wait_for(lambda: not host1.links()[0].parked and not hub.links()[0].parked)
+            hub.delete_channel("alerts")
+        assert host1.links()[0].reconnects == 0
+        assert len(audited(net.path("hub"), "link-parked")) >= 2
+
+
 def test_rules_that_are_taken_back_end_a_channel_without_dropping_the_link(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts", "other"]}])
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts", "other"]}])

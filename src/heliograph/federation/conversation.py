@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
 from heliograph.federation import again, events, sockets
+from heliograph.federation.alarms import Alarms
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted, Welcome
 from heliograph.federation.incoming import Storer
@@ -41,7 +41,6 @@ CONGESTED_BYTES: Final = 64 * 1024
 """The line is slow if so much waits for it: then packing may help."""
 TASKS_MAX: Final = 20_000
 """A peer that has more under way at once is dropped: all its channels may be, and some more."""
-ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
 """How long the last words may take."""
 
@@ -73,7 +72,7 @@ class Conversation(picows.WSListener):
         self.ended_at: float | None = None
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
-        self._told: dict[tuple[str, bool], str] = {}  # alarms that were raised
+        self.alarms = Alarms(self)
         self._troubles: dict[str, str] = {}
         self.descriptor = -1
         self.address = ""
@@ -207,7 +206,7 @@ class Conversation(picows.WSListener):
             case events.Wanting():
                 self.spawn(self._look())
             case events.Unparked():
-                self._told.pop((event.channel, True), None)
+                self.alarms.calm()
                 self.spawn(self._look())
             case events.Allowed() if event.welcome != self._welcome:
                 before, self._welcome = self._welcome, event.welcome
@@ -227,10 +226,11 @@ class Conversation(picows.WSListener):
         """Open what is to be sent."""
         self.offer(await self.run(self.shared.station.engine.channel_names))
 
-    def offer(self, channels: Iterable[str]) -> None:
-        """Open those of some channels that the other side is to be sent."""
+    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+        """Open those of some channels that the other side is to be sent; take those that are ``there``, now."""
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels)
+            self.storer.found(there)
 
     def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""
@@ -248,8 +248,7 @@ class Conversation(picows.WSListener):
             return
         self.storer.rules, self.storer.quota = rules, quota
         self._step(self.session.allow(rules, push))
-        parked = self.parked()
-        self._told = {told: why for told, why in self._told.items() if told[0] in parked}
+        self.alarms.calm()
 
     def want(self, wants: tuple[Wanted, ...]) -> None:
         """Ask for other channels from now on."""
@@ -261,13 +260,7 @@ class Conversation(picows.WSListener):
 
     def alarm(self, channel: str, reason: str, *, ours: bool) -> None:
         """Something stands still until a person changes something. ``ours``: it is what we would like to do."""
-        if self._told.get((channel, ours)) == reason or len(self._told) > ALARMS_MAX:
-            return
-        self._told[channel, ours] = reason
-        by = self.session_peer if ours else "this station"
-        logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
-        peer, audit = self.session_peer, self.shared.station.engine.audit
-        self.shared.workers.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
+        self.alarms.sound(channel, reason, ours=ours)
 
     def complain(self, about: str, text: str) -> None:
         """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""
@@ -385,10 +378,6 @@ class Conversation(picows.WSListener):
         if self.established_at is None:
             return 0.0
         return (self._loop.time() if self.ended_at is None else self.ended_at) - self.established_at
-
-    def parked(self) -> dict[str, str]:
-        """What stands still until a person changes something, and why; not more than anybody can read."""
-        return dict(itertools.islice({**self.session.parked(), **self.sender.crowded}.items(), ALARMS_MAX))
 
     def in_flight(self) -> int:
         """Bytes on their way in either direction."""

@@ -271,14 +271,15 @@ class Federation:
 
     async def _look_for_channels(self, workers: Workers) -> None:
         with contextlib.suppress(HeliographError):
-            names = set(await self._run_in(workers, self._engine.channel_names) or self._known)
+            found = await self._run_in(workers, self._engine.channel_names)
+            names = self._known if found is None else set(found)
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
             asked = await self._run_in(workers, again.asked, self._station.path, self._engine.disk) or {}
             for conversation in self.conversations():
                 conversation.send_again(asked)
-                conversation.offer(new)
+                conversation.offer(new, names)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
