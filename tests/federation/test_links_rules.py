@@ -171,6 +171,17 @@ def test_a_quota_slows_a_link_down_and_loses_nothing(net: Net) -> None:
     assert len(check_log(net.path("hub"), "alerts")) == 600
 
 
+def test_a_quota_that_is_lifted_counts_for_what_waits_already(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "messages_per_s": 1}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("alerts", list(range(1_000)))
+        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 1_000)
+        wait_for(lambda: host1.links()[0].lag_messages == 1_000)
+        net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+        wait_for(lambda: host1.links()[0].lag_messages == 0)
+
+
 def test_peers_that_are_absent_for_too_long_are_forgotten_with_a_word(net: Net) -> None:
     from heliograph.federation.service import Federation
 

@@ -246,7 +246,9 @@ class Conversation(picows.WSListener):
         """Other rules from now on."""
         if self.peer is None or self.over.is_set():
             return
-        self.storer.rules, self.storer.quota = rules, quota
+        self.storer.rules = rules
+        if quota.rates != self.storer.quota.rates:
+            self.storer.quota = quota
         self._step(self.session.allow(rules, push))
         self.alarms.calm()
 

@@ -33,6 +33,8 @@ STORE_BYTES: Final = 1 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
 UNDER_WAY_MAX: Final = 2
 """One is synced while the next is appended."""
+QUOTA_LOOK_S: Final = 0.5
+"""How often whoever waits for a quota looks whether there is another one."""
 RETRY_S: Final = 1.0
 """After what pause the disk is asked again."""
 
@@ -193,14 +195,20 @@ class Storer:
         return None
 
     async def _acknowledge(self, channel: str, flow: _Flow, stored: Stored) -> None:
-        wait = self.quota.take(self._loop.time(), stored.messages, stored.size)
-        if wait > 0:
-            await self._line.pause(wait)
+        await self.pay(stored.messages, stored.size)
         if self._line.over.is_set() or self._flows.get(channel) is not flow:
             return
         for (stream, partition), (following, refused) in stored.acks.items():
             self._receiving.acknowledge(stream, partition, following, refused)
         self._line.flush()
+
+    async def pay(self, messages: int, size: int) -> None:
+        """Wait until so much is within the quota, as long as that is the quota."""
+        quota = self.quota
+        left = quota.take(self._loop.time(), messages, size)
+        while left > 0 and self.quota is quota and not self._line.over.is_set():
+            await self._line.pause(min(left, QUOTA_LOOK_S))
+            left -= QUOTA_LOOK_S
 
     def found(self, channels: Collection[str]) -> None:
         """These are here: what was parked because it was not goes on."""
