@@ -61,6 +61,10 @@ class Sender:
         self.crowded: dict[str, str] = {}
         """Channels that are too many for one link."""
 
+    def compress(self, mode: packing.Mode) -> None:
+        """Pack in another way from now on."""
+        self._squeeze = Squeeze(mode)
+
     def offer(self, channels: Iterable[str]) -> None:
         """Open those of some channels that the other side is to be sent."""
         if not self._session.established:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from heliograph.config import Link as LinkRules
     from heliograph.federation.conversation import Conversation
     from heliograph.federation.hub import Hub
+    from heliograph.federation.identity import Identity
     from heliograph.federation.link import Link
     from heliograph.federation.terms import Shared
     from heliograph.federation.tlsfiles import TlsFiles
@@ -88,6 +89,7 @@ class Federation:
         self._shown: list[LinkInfo] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._make_link: Callable[[LinkRules], Link]
+        self._identity: Identity
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="heliograph-links", daemon=True)
 
@@ -200,9 +202,10 @@ class Federation:
         from heliograph.federation.link import Link
 
         asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
-        identity = Identity(self._station, software())
+        identity = self._identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
+        links.note_configured(self._station.path, self._config, self._engine.disk)
         if self._config.hub.listen:
             self._hub = Hub(shared, self._tls, identity, self._config)
             await self._hub.start()
@@ -309,6 +312,8 @@ class Federation:
         if config is None:
             return
         self._config = config
+        links.note_configured(self._station.path, config, self._engine.disk)
+        self._identity.change(config)
         if self._hub is not None:
             self._hub.reload(config)
         wanted = {rules.hub: rules for rules in config.links}
