@@ -84,6 +84,21 @@ def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net
         assert len(audited(net.path("hub"), "link-parked")) >= 2
 
 
+def test_a_bound_on_lives_that_is_raised_counts_at_once(net: Net) -> None:
+    peer = {"name": "host1", "publish": ["alerts"]}
+    net.station("hub", peers=[peer], hub={"origins_max": 2})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        for life in range(2):
+            host1.publish("alerts", life)
+            wait_for(lambda: payloads(net.path("hub"), "alerts")[-1:] == [life])  # noqa: B023 - waited for in this turn
+            host1.delete_channel("alerts")
+        host1.publish("alerts", 2)
+        wait_for(lambda: "hub.origins_max" in host1.links()[0].parked.get("alerts", ""))
+        net.station("hub", peers=[peer], hub={"origins_max": 9})
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == [0, 1, 2])
+
+
 def test_rules_that_are_taken_back_end_a_channel_without_dropping_the_link(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts", "other"]}])
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts", "other"]}])

@@ -20,6 +20,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.federation import again
@@ -312,6 +314,8 @@ class Federation:
         if config is None:
             return
         self._config = config
+        used = msgspec.structs.replace(self._station.config, hub=config.hub, links=config.links)
+        self._station.config = self._engine.config = used  # some of it counts wherever messages are stored
         links.note_configured(self._station.path, config, self._engine.disk)
         self._identity.change(config)
         if self._hub is not None:
