@@ -431,6 +431,20 @@ def test_a_message_that_is_too_large_for_the_hub_goes_to_the_senders_dead_letter
         assert len(audited(net.path("host1"), "link-refused-message")) == 1, "it is not sent again"
 
 
+def test_what_a_peer_refused_is_counted_also_when_it_has_left(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts"]}], messages={"max_bytes": 5_000})
+    with net.open("hub") as hub:
+        with net.open("host1"):
+            hub.publish("alerts", "x" * 6_000)
+            wait_for(lambda: hub.links()[0].refused == 1)
+        wait_for(lambda: hub.links()[0].state == "absent")
+        assert hub.links()[0].refused == 1
+        with net.open("host1"):
+            wait_for(lambda: hub.links()[0].state == "up")
+            assert hub.links()[0].refused == 1
+
+
 def test_a_message_that_is_too_large_for_any_frame_goes_to_the_dead_letters(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
