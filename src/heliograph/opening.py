@@ -11,7 +11,7 @@ from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk
-from heliograph.station import Station, open_station
+from heliograph.station import Station, links, open_station
 
 
 def open_linked(
@@ -49,6 +49,8 @@ def open_linked(
         except BaseException:
             station.close()
             raise
+    elif federate and config is not None and not read_only:
+        links.forget_configured(station.path, disk)  # it had some once, perhaps
     return station
 
 

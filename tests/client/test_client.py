@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import heliograph as hg
+from heliograph.client.many import Many
 from tests.client.conftest import TOOL, Hub
 from tests.federation.pki import Pki
 from tests.federation.stations import audited, lines, payloads, wait_for
@@ -196,6 +197,54 @@ def test_a_channel_that_is_made_after_it_was_subscribed_is_delivered_from_its_fi
         for n in range(10):
             station.publish("sensors.new", n)
         wait_for(lambda: sorted(got) == list(range(10)))
+
+
+@pytest.mark.parametrize("wanted", ["alerts", "*"])
+def test_a_channel_that_is_made_anew_is_delivered_from_its_first_message(hub: Hub, wanted: str) -> None:
+    hub.station("hub", peers=[{**TOOL, "subscribe": [">"]}])
+    got: list[Any] = []
+    gaps: list[hg.Gap] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish("alerts", "old")
+        client.subscribe(wanted, lambda message: got.append(message.data), start="first", on_gap=gaps.append)
+        wait_for(lambda: got == ["old"])
+        station.delete_channel("alerts")
+        station.create_channel("alerts")
+        wait_for(lambda: gaps)
+        station.publish("alerts", "new")
+        station.publish("alerts", "newer")
+        wait_for(lambda: got == ["old", "new", "newer"])
+    assert len(gaps) == 1
+
+
+def test_a_pattern_that_is_not_allowed_any_more_leaves_no_request_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quiet:
+        async def next(self) -> list[hg.Message]:
+            await asyncio.Event().wait()
+            return []
+
+    answers = [["sensors.a", "sensors.b"], ["sensors.a"]]
+
+    async def channels(_: str) -> list[str]:
+        if not answers:
+            raise hg.NotAllowed("not yours")
+        return answers.pop(0)
+
+    async def pages(*_: object) -> Any:
+        return Quiet()
+
+    async def story() -> None:
+        many = Many("sensors.*", channels, pages)
+        await many.begin()
+        assert await many.next() == []
+        assert len(asyncio.all_tasks()) == 3
+        with pytest.raises(hg.NotAllowed):
+            await many.next()
+        await asyncio.sleep(0.01)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    monkeypatch.setattr("heliograph.client.many.LOOK_S", 0.0)
+    asyncio.run(story())
 
 
 def test_a_handler_that_fails_is_counted_and_the_next_message_comes(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:

@@ -228,6 +228,28 @@ def _gone() -> None:
     raise NotFound("there is no channel 'alerts'")
 
 
+@in_a_loop
+async def test_what_was_not_allowed_does_not_park_the_stream_that_was_opened_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied() -> None:
+        raise NotAllowed("not yours")
+
+    line, disk, storer = await begun(monkeypatch)
+    disk.answers = {0: [denied]}
+    storer.arrived(arrived(0))
+    await wait_for(lambda: bool(disk.calls))
+    storer.ended("alerts")
+    line.channels = {"alerts": 2}
+    await storer.resume(opened(2))
+    disk.syncing[0].set()
+    await asyncio.wait(line.tasks)
+    assert not line.parked
+    disk.syncing[1].set()
+    storer.arrived(arrived(1, 2))
+    await wait_for(lambda: line.acks == [2])
+
+
 def test_nothing_is_appended_behind_what_another_life_may_have_lost(tmp_path: Path) -> None:
     first, second = foreign_lines(0, 2, "host1.aaaaaa")
     lives: list[str] = []

@@ -97,6 +97,39 @@ def test_positions_of_a_former_life_of_a_channel_let_nothing_go(net: Net) -> Non
         wait_for(lambda: len(check_log(net.path("hub"), "alerts")) == 160)
 
 
+def test_a_process_without_the_configuration_waits_for_its_hubs(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    with net.open("host1") as host1, hg.open(net.path("host1"), **SMALL) as other:  # type: ignore[arg-type]
+        host1.publish("alerts", "first")
+        fill(other, 100)
+        other.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 101
+    with hg.open(net.path("host1"), **SMALL) as other:  # type: ignore[arg-type]
+        other.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 101, "nobody runs the links now"
+    with hg.open(net.path("host1"), config={"name": "host1"}, **SMALL) as other:  # type: ignore[arg-type]
+        other.trim()
+        assert len(lines(net.path("host1"), "alerts")) < 101, "there are no links any more"
+
+
+def test_links_that_come_and_go_while_they_run_are_waited_for_or_not(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("other", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "other", "publish": ["else"]}], storage=SMALL)
+    with net.open("host1") as host1:
+        both = [{"hub": "other", "publish": ["else"]}, {"hub": "hub", "publish": ["alerts"]}]
+        net.station("host1", links=both, storage=SMALL)
+        wait_for(lambda: len(host1.links()) == 2)
+        fill(host1, 100)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) == 100
+        net.station("host1", links=both[:1], storage=SMALL)
+        wait_for(lambda: len(host1.links()) == 1)
+        host1.trim()
+        assert len(lines(net.path("host1"), "alerts")) < 100
+
+
 def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(net: Net) -> None:
     net.station(
         "hub", peers=[{"name": "host1", "subscribe": ["alerts"]}], storage=SMALL, hub={"forget_after_s": 3_600}

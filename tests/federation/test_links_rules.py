@@ -52,6 +52,52 @@ def test_a_channel_that_is_not_allowed_is_parked_and_others_go_on(net: Net) -> N
         wait_for(lambda: payloads(net.path("hub"), "secrets") == ["mine"])
         wait_for(lambda: payloads(net.path("host1"), "payroll") == ["much"])
         wait_for(lambda: not host1.links()[0].parked and host1.links()[0].reconnects == 0)
+        wait_for(lambda: not hub.links()[0].parked)
+
+
+def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts", "secrets"], "subscribe": ["payroll"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+
+        def parked() -> list[set[str]]:
+            return [set(link.parked) for link in (*hub.links(), *host1.links())]
+
+        host1.publish("secrets", "mine")
+        wait_for(lambda: parked() == [{"secrets", "payroll"}, {"secrets", "payroll"}])
+        net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+        wait_for(lambda: parked() == [set(), set()])
+        assert host1.links()[0].reconnects == 0
+
+
+def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], storage={"auto_create": False})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        for number in (1, 2):
+            host1.publish("alerts", number)
+            wait_for(lambda: host1.links() and "alerts" in host1.links()[0].parked)
+            hub.create_channel("alerts")
+            wait_for(lambda: number in payloads(net.path("hub"), "alerts"))  # noqa: B023 - waited for in this turn
+            wait_for(lambda: not host1.links()[0].parked and not hub.links()[0].parked)
+            hub.delete_channel("alerts")
+        assert host1.links()[0].reconnects == 0
+        assert len(audited(net.path("hub"), "link-parked")) >= 2
+
+
+def test_a_bound_on_lives_that_is_raised_counts_at_once(net: Net) -> None:
+    peer = {"name": "host1", "publish": ["alerts"]}
+    net.station("hub", peers=[peer], hub={"origins_max": 2})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        for life in range(2):
+            host1.publish("alerts", life)
+            wait_for(lambda: payloads(net.path("hub"), "alerts")[-1:] == [life])  # noqa: B023 - waited for in this turn
+            host1.delete_channel("alerts")
+        host1.publish("alerts", 2)
+        wait_for(lambda: "hub.origins_max" in host1.links()[0].parked.get("alerts", ""))
+        net.station("hub", peers=[peer], hub={"origins_max": 9})
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == [0, 1, 2])
 
 
 def test_rules_that_are_taken_back_end_a_channel_without_dropping_the_link(net: Net) -> None:
@@ -139,6 +185,17 @@ def test_a_quota_slows_a_link_down_and_loses_nothing(net: Net) -> None:
         wait_for(lambda: host1.links()[0].channels and host1.links()[0].lag_messages == 0)
         assert time.monotonic() - began > 1.5, "600 messages at 200 a second, of which a second's worth is free"
     assert len(check_log(net.path("hub"), "alerts")) == 600
+
+
+def test_a_quota_that_is_lifted_counts_for_what_waits_already(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "messages_per_s": 1}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("alerts", list(range(1_000)))
+        wait_for(lambda: len(lines(net.path("hub"), "alerts")) == 1_000)
+        wait_for(lambda: host1.links()[0].lag_messages == 1_000)
+        net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+        wait_for(lambda: host1.links()[0].lag_messages == 0)
 
 
 def test_peers_that_are_absent_for_too_long_are_forgotten_with_a_word(net: Net) -> None:
@@ -374,6 +431,20 @@ def test_a_message_that_is_too_large_for_the_hub_goes_to_the_senders_dead_letter
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["before", "after", "again"])
         assert len(list(dead.letters(host1, "alerts"))) == 1
         assert len(audited(net.path("host1"), "link-refused-message")) == 1, "it is not sent again"
+
+
+def test_what_a_peer_refused_is_counted_also_when_it_has_left(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts"]}], messages={"max_bytes": 5_000})
+    with net.open("hub") as hub:
+        with net.open("host1"):
+            hub.publish("alerts", "x" * 6_000)
+            wait_for(lambda: hub.links()[0].refused == 1)
+        wait_for(lambda: hub.links()[0].state == "absent")
+        assert hub.links()[0].refused == 1
+        with net.open("host1"):
+            wait_for(lambda: hub.links()[0].state == "up")
+            assert hub.links()[0].refused == 1
 
 
 def test_a_message_that_is_too_large_for_any_frame_goes_to_the_dead_letters(net: Net) -> None:

@@ -154,6 +154,25 @@ def test_on_a_slow_line_it_is_packed(net: Net) -> None:
     assert carried(net, ALIKE * 4, "auto", rate=2_000_000) < 0.8
 
 
+def test_packing_that_is_asked_for_while_a_link_is_up_begins_then(net: Net) -> None:
+    proxy = Proxy(net.port("hub"))
+    link = {"hub": f"localhost:{proxy.port}", "publish": ["alerts"], "compress": "never"}
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[link])
+    try:
+        with net.open("hub"), net.open("host1") as host1:
+            wait_for(lambda: up(host1, "hub"))
+            net.station("host1", links=[{**link, "compress": "always"}])
+            wait_for(lambda: audited(net.path("host1"), "links-reloaded"))
+            before = proxy.passed
+            host1.publish_many("alerts", ALIKE)
+            wait_for(lambda: len(lines(net.path("hub"), "alerts")) == len(ALIKE))
+            assert proxy.passed - before < sum(map(len, lines(net.path("hub"), "alerts"))) / 2
+            assert host1.links()[0].reconnects == 0
+    finally:
+        proxy.close()
+
+
 def test_noise_is_not_made_larger(net: Net) -> None:
     assert 0.8 < carried(net, NOISE, "always") < 1.1
 

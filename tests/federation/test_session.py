@@ -477,7 +477,39 @@ def test_what_is_wanted_is_offered_if_it_is_allowed() -> None:
     pair.flow()
     assert [pair.hub.offers(name) for name in ("commands.a", "secrets", "private.x")] == [None, "first", None]
     assert {event.channel for event in pair.take(pair.client, events.Unparked)} == {"secrets"}
-    assert {event.channel for event in pair.take(pair.client, events.Parked)} == {"commands.>"}
+    assert {event.channel for event in pair.take(pair.client, events.Parked)} == {"commands.>", "private.>"}
+    assert set(pair.client.parked()) == set(pair.hub.parked()) == {"commands.>", "private.>"}
+
+
+def test_what_is_not_wanted_any_more_is_not_parked_any_more() -> None:
+    pair = Pair(client={"push": ("secrets",), "wants": (Wanted("secrets"), Wanted("private.>"))}).flow()
+    pair.client.sending.open("secrets", 1, {})
+    pair.flow()
+    assert set(pair.client.parked()) == set(pair.hub.parked()) == {"secrets", "private.>"}
+    pair.client.want([Wanted("secrets")])
+    pair.flow()
+    assert set(pair.client.parked()) == set(pair.hub.parked()) == {"secrets"}
+    pair.client.allow(Rules("hub"), ())
+    pair.client.want([])
+    pair.flow()
+    assert pair.client.parked() == pair.hub.parked() == {}
+
+
+@pytest.mark.parametrize("allowed", ["publish", "subscribe"])
+def test_one_way_of_a_channel_is_let_go_and_the_other_stays_parked(allowed: str) -> None:
+    pair = Pair(client={"push": ("secrets",), "wants": (Wanted("secrets"),)}).flow()
+    pair.client.sending.open("secrets", 1, {})
+    pair.flow()
+    pair.note(pair.hub, pair.hub.allow(Rules("client", **{allowed: ["secrets"]})))
+    pair.flow()
+    if pair.take(pair.client, events.Unparked):
+        pair.client.sending.open("secrets", 1, {})
+        pair.flow()
+    left = "subscribe" if allowed == "publish" else "publish"
+    assert pair.client.parked() == pair.hub.parked() == {"secrets": f"client is not allowed to {left} 'secrets'"}
+    pair.note(pair.hub, pair.hub.allow(Rules("client", publish=["secrets"], subscribe=["secrets"])))
+    pair.flow()
+    assert pair.client.parked() == pair.hub.parked() == {}
 
 
 def test_a_stream_that_is_not_wanted_any_more_is_shut() -> None:

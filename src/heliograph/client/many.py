@@ -52,7 +52,16 @@ class Many:
         self._look_at = self._loop.time() + LOOK_S
 
     async def next(self) -> list[Message]:
-        """Some more; none if nothing came for a while."""
+        """Some more; none if nothing came for a while. ConnectionError: ask again; anything else is the end."""
+        try:
+            return await self._next()
+        except ConnectionError:
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    async def _next(self) -> list[Message]:
         if self._loop.time() >= self._look_at:
             await self._look(later=True)
         asked = set(self._fetching.values())
@@ -62,11 +71,7 @@ class Many:
         if not self._fetching:
             await asyncio.sleep(LOOK_S)
             return []
-        try:
-            done, _ = await asyncio.wait(self._fetching, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._end()
-            raise
+        done, _ = await asyncio.wait(self._fetching, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         messages: list[Message] = []
         failed: Exception | None = None
         for task in done:
@@ -85,4 +90,5 @@ class Many:
         """The subscription is closed: ask for nothing any more."""
         for task in self._fetching:
             task.cancel()
+            task.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody else looks at it
         self._fetching.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,7 @@ import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
 from heliograph.federation import again, events, sockets
+from heliograph.federation.alarms import Alarms
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted, Welcome
 from heliograph.federation.incoming import Storer
@@ -40,7 +41,6 @@ CONGESTED_BYTES: Final = 64 * 1024
 """The line is slow if so much waits for it: then packing may help."""
 TASKS_MAX: Final = 20_000
 """A peer that has more under way at once is dropped: all its channels may be, and some more."""
-ALARMS_MAX: Final = 1_000
 FAREWELL_S: Final = 2.0
 """How long the last words may take."""
 
@@ -72,7 +72,7 @@ class Conversation(picows.WSListener):
         self.ended_at: float | None = None
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
-        self.alarms: dict[str, str] = {}
+        self.alarms = Alarms(self)
         self._troubles: dict[str, str] = {}
         self.descriptor = -1
         self.address = ""
@@ -206,7 +206,7 @@ class Conversation(picows.WSListener):
             case events.Wanting():
                 self.spawn(self._look())
             case events.Unparked():
-                self.alarms.pop(event.channel, None)
+                self.alarms.calm()
                 self.spawn(self._look())
             case events.Allowed() if event.welcome != self._welcome:
                 before, self._welcome = self._welcome, event.welcome
@@ -226,10 +226,11 @@ class Conversation(picows.WSListener):
         """Open what is to be sent."""
         self.offer(await self.run(self.shared.station.engine.channel_names))
 
-    def offer(self, channels: Iterable[str]) -> None:
-        """Open those of some channels that the other side is to be sent."""
+    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+        """Open those of some channels that the other side is to be sent; take those that are ``there``, now."""
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels)
+            self.storer.found(there)
 
     def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""
@@ -245,10 +246,11 @@ class Conversation(picows.WSListener):
         """Other rules from now on."""
         if self.peer is None or self.over.is_set():
             return
-        self.storer.rules, self.storer.quota = rules, quota
-        for channel in [channel for channel in self.alarms if not rules.publishing(channel)]:
-            del self.alarms[channel]
+        self.storer.rules = rules
+        if quota.rates != self.storer.quota.rates:
+            self.storer.quota = quota
         self._step(self.session.allow(rules, push))
+        self.alarms.calm()
 
     def want(self, wants: tuple[Wanted, ...]) -> None:
         """Ask for other channels from now on."""
@@ -260,13 +262,7 @@ class Conversation(picows.WSListener):
 
     def alarm(self, channel: str, reason: str, *, ours: bool) -> None:
         """Something stands still until a person changes something. ``ours``: it is what we would like to do."""
-        if self.alarms.get(channel) == reason or len(self.alarms) > ALARMS_MAX:
-            return
-        self.alarms[channel] = reason
-        by = self.session_peer if ours else "this station"
-        logger.warning("'%s' is parked on the link with %s by %s: %s", channel, self.session_peer, by, reason)
-        peer, audit = self.session_peer, self.shared.station.engine.audit
-        self.shared.workers.submit(lambda: audit.write("link-parked", peer=peer, channel=channel, by=by, why=reason))
+        self.alarms.sound(channel, reason, ours=ours)
 
     def complain(self, about: str, text: str) -> None:
         """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""

@@ -190,6 +190,8 @@ class Counter:
             return number, offset
         position = Position(ask.incarnation, offset, place.id, self._since_us(ask.age_s))
         target, gap = self._engine.fit_position(ask.channel, number, position)
+        if target != offset:
+            page.begin(number, target)
         if gap is not None:
             page.lack(number, gap.first, gap.next, gap.reason)
         return number, target
@@ -207,6 +209,10 @@ class _Reading:
         self._lacks: list[Lack] = []
         self._pieces: list[bytes] = []
         self._next: dict[int, int] = {}
+
+    def begin(self, number: int, offset: int) -> None:
+        """Go on here, though there may be nothing yet: the place that was asked for means nothing in this log."""
+        self._next[number] = offset
 
     def lack(self, number: int, first: int, following: int, reason: str) -> None:
         """These will not come."""

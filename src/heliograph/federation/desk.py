@@ -115,19 +115,19 @@ class Desk:
         calls, asked = self._next()
         outcomes = await self._line.run(self._together.publish, asked, self._line.storer.rules)
         count = sum(len(one.places) for one in outcomes if isinstance(one, asking.Published))
-        await self._slow_down(count, sum(len(lines) for _, lines in asked))
+        await self._line.storer.pay(count, sum(len(lines) for _, lines in asked))
         for call, outcome in zip(calls, outcomes, strict=True):
             await self._answer(call, _come(outcome))
 
     async def _store(self, event: Called) -> bytes:
         stored, size = await self._line.run(self._exchange.store, event.body, self._line.storer.rules)
-        await self._slow_down(stored.appended, size)
+        await self._line.storer.pay(stored.appended, size)
         return asking.encode(stored)
 
     async def _stage(self, event: Called) -> bytes:
         ask, lines = asking.decode(event.body, Stage)
         staged, count = await self._line.run(self._storeroom.stage, ask, lines, self._line.storer.rules)
-        await self._slow_down(count, len(lines))
+        await self._line.storer.pay(count, len(lines))
         return asking.encode(staged)
 
     async def _batch(self, event: Called) -> bytes:
@@ -142,12 +142,6 @@ class Desk:
             abort, _ = asking.decode(event.body, Abort)
             await self._line.run(self._storeroom.abort, abort, rules)
             return asking.encode(errands.Nothing())
-
-    async def _slow_down(self, messages: int, size: int) -> None:
-        """Whoever sends more than its quota waits for its answer."""
-        pause = self._line.storer.quota.take(self._loop.time(), messages, size)
-        if pause > 0:
-            await self._line.pause(pause)
 
     def _next(self) -> tuple[list[int], list[tuple[asking.Publish, bytes]]]:
         """The requests that are carried out together."""

@@ -165,9 +165,10 @@ class Park(Header, frozen=True, kw_only=True):
 
 
 class Unpark(Header, frozen=True, kw_only=True):
-    """What was parked may be opened again."""
+    """What was parked may be opened again; or ``withdrawn``: whoever was parked does not ask for it any more."""
 
     channel: Name
+    withdrawn: bool = False
 
 
 class Window(Header, frozen=True, kw_only=True):

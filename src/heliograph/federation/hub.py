@@ -66,6 +66,7 @@ class Hub:
         self._live: dict[str, Conversation] = {}
         self._clients = Clients(shared)
         self._ended: dict[str, tuple[Any, int, str]] = {}  # since when, how often connected, why it ended
+        self._refused: dict[str, int] = {}  # messages that connections before this one were refused
         self._refusals: dict[str, tuple[float, Any, str]] = {}  # when, and why, somebody with that name was refused
         self._budget = AUDITS_MAX
         self._unaudited = 0
@@ -166,6 +167,7 @@ class Hub:
         if ephemeral(conversation):
             self._audit("client-down", peer=name, address=conversation.address, why=reason)
             return
+        self._refused[name] = self._refused.get(name, 0) + conversation.sender.refused
         if live:
             count = self._ended.get(name, (None, 0, ""))[1]
             self._ended[name] = (since_now(self._engine), count, reason)
@@ -302,14 +304,16 @@ class Hub:
             conversation = self._live.get(name)
             since, count, why = self._ended.get(name, (None, 0, ""))
             if conversation is not None and conversation.established_at is not None:
-                found.append(shown(self._engine, conversation, "peer", conversation.address, max(count, 0)))
+                before = self._refused.get(name, 0)
+                found.append(shown(self._engine, conversation, "peer", conversation.address, max(count, 0), before))
             else:
                 refused = self._refused_lately(name)
                 if refused is not None:
                     since, why = refused
                 info = LinkInfo(
                     name=name, kind="peer", address="", state="absent" if refused is None else "refused",
-                    reconnects=max(count, 0), error=why or self.error, since=since or self._identity.started,
+                    reconnects=max(count, 0), refused=self._refused.get(name, 0), error=why or self.error,
+                    since=since or self._identity.started,
                 )  # fmt: skip
                 found.append(info)
         return found + self._clients.infos()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from heliograph.engine.knowledge import Outdated
@@ -32,6 +33,8 @@ STORE_BYTES: Final = 1 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
 UNDER_WAY_MAX: Final = 2
 """One is synced while the next is appended."""
+QUOTA_LOOK_S: Final = 0.5
+"""How often whoever waits for a quota looks whether there is another one."""
 RETRY_S: Final = 1.0
 """After what pause the disk is asked again."""
 
@@ -91,6 +94,7 @@ class Storer:
         self.rules = rules
         self.quota = quota
         self._flows: dict[str, _Flow] = {}
+        self._absent: set[str] = set()  # channels that are parked because they are not here, and not to be made
 
     def ended(self, channel: str) -> None:
         """The other side sends it no more. What was not acknowledged comes again some day."""
@@ -111,7 +115,9 @@ class Storer:
                 self._line.flush()
                 return
             except NotFound as error:
-                self._park(event.stream, event.channel, str(error))
+                if self._arrives(event.channel, event.stream):
+                    self._absent.add(event.channel)
+                    self._park(event.stream, event.channel, str(error))
                 return
             except (HeliographError, OSError) as error:
                 self._line.complain(f"resume {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
@@ -168,7 +174,10 @@ class Storer:
                 return stored
             except (NotAllowed, NotFound) as error:
                 await turn.comes()
-                self._park(turn.items[0].stream, channel, str(error))
+                if self._flows.get(channel) is flow:
+                    if isinstance(error, NotFound):
+                        self._absent.add(channel)
+                    self._park(turn.items[0].stream, channel, str(error))
                 return None
             except ProtocolError as error:
                 self._line.fail(error)
@@ -186,14 +195,28 @@ class Storer:
         return None
 
     async def _acknowledge(self, channel: str, flow: _Flow, stored: Stored) -> None:
-        wait = self.quota.take(self._loop.time(), stored.messages, stored.size)
-        if wait > 0:
-            await self._line.pause(wait)
+        await self.pay(stored.messages, stored.size)
         if self._line.over.is_set() or self._flows.get(channel) is not flow:
             return
         for (stream, partition), (following, refused) in stored.acks.items():
             self._receiving.acknowledge(stream, partition, following, refused)
         self._line.flush()
+
+    async def pay(self, messages: int, size: int) -> None:
+        """Wait until so much is within the quota, as long as that is the quota."""
+        quota = self.quota
+        left = quota.take(self._loop.time(), messages, size)
+        while left > 0 and self.quota is quota and not self._line.over.is_set():
+            await self._line.pause(min(left, QUOTA_LOOK_S))
+            left -= QUOTA_LOOK_S
+
+    def found(self, channels: Collection[str]) -> None:
+        """These are here: what was parked because it was not goes on."""
+        for channel in [channel for channel in self._absent if channel in channels]:
+            self._absent.discard(channel)
+            self._receiving.unpark(channel)
+            self._line.alarms.calm()
+            self._line.flush()
 
     def _park(self, stream: int, channel: str, reason: str) -> None:
         """Not allowed, or not possible: the channel stands still on this link, the others go on."""

@@ -183,6 +183,8 @@ class Link:
         if conversation is not None and conversation.established_at is not None:
             conversation.allow(self._rules(), self._push(), _UNLIMITED)
             conversation.want(self._wants())
+            if rules.compress != before.compress:
+                conversation.sender.compress(rules.compress)
             if rules.sync != before.sync:
                 self._sync.begin(conversation, rules.sync)
 

@@ -58,6 +58,12 @@ class Sender:
         self._keeping: dict[int, deque[events.Acked]] = {}  # acknowledgements behind one that refused something
         self._saving: asyncio.TimerHandle | None = None
         self.refused = 0
+        self.crowded: dict[str, str] = {}
+        """Channels that are too many for one link."""
+
+    def compress(self, mode: packing.Mode) -> None:
+        """Pack in another way from now on."""
+        self._squeeze = Squeeze(mode)
 
     def offer(self, channels: Iterable[str]) -> None:
         """Open those of some channels that the other side is to be sent."""
@@ -82,12 +88,14 @@ class Sender:
                 if self._line.over.is_set() or self._session.offers(channel) is None:
                     return
                 stream = self._sending.open(channel, partitions, ends)
+                self.crowded.pop(channel, None)
                 if stream:
                     self._outlets[stream] = outlet
                 self._line.flush()
         except NotFound:  # deleted meanwhile, and perhaps made again soon
             self._gone.add(channel)
         except Busy as error:
+            self.crowded[channel] = str(error)
             self._line.alarm(channel, str(error), ours=True)
         finally:
             self._opening.discard(channel)

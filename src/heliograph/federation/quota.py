@@ -19,17 +19,17 @@ class Quota:
     (0.0, 0.5, 0.0)
     """
 
-    __slots__ = ("_due", "_rates")
+    __slots__ = ("_due", "rates")
 
     def __init__(self, *, messages_per_s: float, bytes_per_s: float) -> None:
-        self._rates = (messages_per_s, bytes_per_s)
+        self.rates = (messages_per_s, bytes_per_s)
         self._due = [0.0, 0.0]  # when all that was taken so far is paid for
 
     def take(self, now: float, messages: int, size: int) -> float:
         """So much arrived: how many seconds to wait before it is acknowledged."""
         wait = 0.0
         for at, amount in enumerate((messages, size)):
-            rate = self._rates[at]
+            rate = self.rates[at]
             if rate:
                 self._due[at] = max(self._due[at], now) + amount / rate
                 wait = max(wait, self._due[at] - now - BURST_S)

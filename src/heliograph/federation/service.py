@@ -20,6 +20,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from heliograph.clock import from_us
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.federation import again
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from heliograph.config import Link as LinkRules
     from heliograph.federation.conversation import Conversation
     from heliograph.federation.hub import Hub
+    from heliograph.federation.identity import Identity
     from heliograph.federation.link import Link
     from heliograph.federation.terms import Shared
     from heliograph.federation.tlsfiles import TlsFiles
@@ -88,6 +91,7 @@ class Federation:
         self._shown: list[LinkInfo] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._make_link: Callable[[LinkRules], Link]
+        self._identity: Identity
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="heliograph-links", daemon=True)
 
@@ -200,9 +204,10 @@ class Federation:
         from heliograph.federation.link import Link
 
         asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
-        identity = Identity(self._station, software())
+        identity = self._identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
         self._known = set(self._engine.channel_names())
+        links.note_configured(self._station.path, self._config, self._engine.disk)
         if self._config.hub.listen:
             self._hub = Hub(shared, self._tls, identity, self._config)
             await self._hub.start()
@@ -271,14 +276,15 @@ class Federation:
 
     async def _look_for_channels(self, workers: Workers) -> None:
         with contextlib.suppress(HeliographError):
-            names = set(await self._run_in(workers, self._engine.channel_names) or self._known)
+            found = await self._run_in(workers, self._engine.channel_names)
+            names = self._known if found is None else set(found)
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
             asked = await self._run_in(workers, again.asked, self._station.path, self._engine.disk) or {}
             for conversation in self.conversations():
                 conversation.send_again(asked)
-                conversation.offer(new)
+                conversation.offer(new, names)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -308,6 +314,10 @@ class Federation:
         if config is None:
             return
         self._config = config
+        used = msgspec.structs.replace(self._station.config, hub=config.hub, links=config.links)
+        self._station.config = self._engine.config = used  # some of it counts wherever messages are stored
+        links.note_configured(self._station.path, config, self._engine.disk)
+        self._identity.change(config)
         if self._hub is not None:
             self._hub.reload(config)
         wanted = {rules.hub: rules for rules in config.links}

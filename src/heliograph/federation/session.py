@@ -86,6 +86,7 @@ class Session:
         self._wants = ours.wants
         self._wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
         self._denied: dict[str, str] = {}  # what of it is not allowed, and why
+        self._unserved: dict[str, str] = {}  # what this side wants and does not get, and why
         self._accepted = self._welcomed = self.closed = False
         self._began = clock()
         self._frame_bytes = max(ours.frame_bytes, LINK_FRAME_BYTES_MIN)
@@ -163,24 +164,19 @@ class Session:
 
     def _say_welcome(self) -> None:
         rules = self._rules
-        self._say(
-            frames.Welcome(
-                protocol=self.protocol,
-                publish=list(rules.publish.texts[:LINK_PATTERNS_MAX]),
-                subscribe=list(rules.subscribe.texts[:LINK_PATTERNS_MAX]),
-                relay=list(rules.relay.texts[:LINK_PATTERNS_MAX]),
-            ),
-            b"",
-        )
+        said = frames.Welcome(
+            protocol=self.protocol, publish=list(rules.publish.texts[:LINK_PATTERNS_MAX]),
+            subscribe=list(rules.subscribe.texts[:LINK_PATTERNS_MAX]),
+            relay=list(rules.relay.texts[:LINK_PATTERNS_MAX]),
+        )  # fmt: skip
+        self._say(said, b"")
 
     def refuse(self, code: str, message: str, upgrade: str = "") -> list[Event]:
         """The other side may not stay: tell it why."""
         if self.closed:
             return []
-        self._say(
-            frames.Refused(code=code, message=message[:LINK_TEXT_CHARS_MAX], upgrade=upgrade[:LINK_TEXT_CHARS_MAX]),
-            b"",
-        )
+        said, advice = message[:LINK_TEXT_CHARS_MAX], upgrade[:LINK_TEXT_CHARS_MAX]
+        self._say(frames.Refused(code=code, message=said, upgrade=advice), b"")
         return self._close("refused", message, code, upgrade)
 
     def fail(self, error: ProtocolError) -> list[Event]:
@@ -205,19 +201,18 @@ class Session:
         if self.established:
             self._say_welcome()
         found = self.receiving.allow(rules)
-        for wanted in [wanted for wanted in self._denied if not rules.subscribing(wanted)]:
-            del self._denied[wanted]
+        denied, self._denied = self._denied, {}
+        for wanted in [wanted for wanted in denied if not rules.subscribing(wanted)]:
             self._say(frames.Unpark(channel=wanted), b"")
         for one, _ in self._wanted:
             found += self._check(one.channels)
-        for channel, stream in list(self.sending.channels.items()):
-            if self.offers(channel) is None:
-                self.sending.shut(stream, "not allowed any more, or not wanted")
+        self._let_go("not allowed any more, or not wanted")
         return [*found, Wanting()]
 
     def want(self, wants: Sequence[Wanted]) -> None:
         """Ask for other channels from now on."""
         self._wants = tuple(wants)
+        self._unserved = {}
         if self.established:
             self._say(frames.Want(subscribe=list(self._wants)), b"")
 
@@ -229,6 +224,10 @@ class Session:
             if channel in meant and not self._rules.subscribing(channel):
                 return one.start
         return None
+
+    def parked(self) -> dict[str, str]:
+        """What stands still now, whichever side does not allow it, and why."""
+        return {**self._denied, **self.receiving.parked, **self._unserved, **self.sending.parked}
 
     def relays(self, origin: str) -> bool:
         """Whether the other side takes messages of an origin from here: our own, and what it allows us to relay."""
@@ -269,8 +268,8 @@ class Session:
             frames.Resume: sending.on_resume,
             frames.Ack: sending.on_ack,
             frames.Window: sending.on_window,
-            frames.Park: sending.on_park,
-            frames.Unpark: sending.on_unpark,
+            frames.Park: self._on_park,
+            frames.Unpark: self._on_unpark,
             frames.Ping: self._on_ping,
             frames.Pong: self._on_pong,
         }
@@ -346,10 +345,31 @@ class Session:
             found += self._check(one.channels)
             with contextlib.suppress(InvalidName):  # such a one is denied above
                 self._wanted.append((one, Names([one.channels])))
+        self._let_go("not wanted any more")
+        return [*found, Wanting()]
+
+    def _let_go(self, why: str) -> None:
+        """Send no more of what is not to be sent, and ask no more for what of it is parked."""
         for channel, stream in list(self.sending.channels.items()):
             if self.offers(channel) is None:
-                self.sending.shut(stream, "not wanted any more")
-        return [*found, Wanting()]
+                self.sending.shut(stream, why)
+        for channel in [channel for channel in self.sending.parked if self.offers(channel) is None]:
+            del self.sending.parked[channel]
+            self._say(frames.Unpark(channel=channel, withdrawn=True), b"")
+
+    def _on_park(self, said: frames.Park) -> list[Event]:
+        if said.stream == 0:
+            if all(said.channel != one.channels for one in self._wants):
+                return []  # it was wanted when that was said
+            self._unserved[said.channel] = said.reason
+        return self.sending.on_park(said)
+
+    def _on_unpark(self, said: frames.Unpark) -> list[Event]:
+        if said.withdrawn:
+            self.receiving.parked.pop(said.channel, None)
+            return []
+        self._unserved.pop(said.channel, None)
+        return self.sending.on_unpark(said)
 
     def _check(self, wanted: str) -> list[Event]:
         """Deny what is wanted and not allowed."""

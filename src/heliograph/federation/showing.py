@@ -33,6 +33,6 @@ def shown(
         since=conversation.since or since_now(engine), channels=conversation.channels(), lag_messages=messages,
         lag_s=round(seconds, 3), in_flight_bytes=conversation.in_flight(),
         round_trip_ms=round(conversation.session.heartbeat.round_trip_s * 1000, 3), reconnects=reconnects,
-        refused=refused + conversation.sender.refused, parked=dict(conversation.alarms), error=conversation.error,
+        refused=refused + conversation.sender.refused, parked=conversation.alarms.parked(), error=conversation.error,
         certificate_days_left=None if conversation.peer is None else conversation.peer.days_left(now(engine)),
     )  # fmt: skip

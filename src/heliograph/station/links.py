@@ -7,6 +7,7 @@ changes. Without a holder the file says how it was.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -20,13 +21,16 @@ from heliograph.log.locks import FileLock
 from heliograph.patterns import Pattern, is_pattern
 
 if TYPE_CHECKING:
+    from heliograph.config import Config
     from heliograph.engine.files import FilesEngine
 
+logger = logging.getLogger("heliograph.links")
 LinkKind = Literal["hub", "peer", "client"]
 LinkState = Literal["up", "connecting", "waiting", "refused", "absent", "stopped"]
 
 DIRECTORY: Final = "links"
 STATE_FILE: Final = "state.json"
+CONFIGURED_FILE: Final = "configured.json"
 LOCK_FILE: Final = "lock"
 ADDRESS_FILE: Final = "address"
 _TOLD_MAX: Final = 3
@@ -161,6 +165,56 @@ def certificates(root: Path, disk: Disk, now: datetime) -> list[LifetimeInfo]:
     return found
 
 
+class Configured(msgspec.Struct, kw_only=True):
+    """configured.json: for whom retention waits, also in processes that do not have that configuration."""
+
+    hubs: dict[str, list[str]] = {}
+    """By address: what is sent there."""
+    forget_after_s: float = 0.0
+    """How long a peer is waited for that is not here; 0 is for ever."""
+
+
+_configured = msgspec.json.Decoder(Configured).decode
+
+
+def configured(config: Config) -> Configured:
+    """What a configuration says."""
+    return Configured(
+        hubs={link.hub: list(link.publish) for link in config.links}, forget_after_s=config.hub.forget_after_s
+    )
+
+
+def note_configured(root: Path, config: Config, disk: Disk) -> None:
+    """Have all processes know what whoever runs the links does. Durable."""
+    try:
+        disk.replace_file(root / DIRECTORY / CONFIGURED_FILE, _encode(configured(config)) + b"\n")
+    except OSError as error:
+        logger.warning("what links send cannot be written down, so other processes may not wait for them: %s", error)
+
+
+def forget_configured(root: Path, disk: Disk) -> None:
+    """There are no links any more, unless somebody runs some."""
+    path = root / DIRECTORY / CONFIGURED_FILE
+    if path.exists() and not running(root, disk):
+        disk.unlink(path)
+
+
+def _waited_for(engine: FilesEngine) -> Configured:
+    """What whoever runs the links says. If nobody does: that, and what is known here, for waiting loses nothing."""
+    own = configured(engine.config)
+    try:
+        noted = _configured(engine.disk.read_file(engine.root / DIRECTORY / CONFIGURED_FILE))
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return own
+    if running(engine.root, engine.disk):
+        return noted
+    for address, texts in own.hubs.items():
+        noted.hubs[address] = [*noted.hubs.get(address, ()), *texts]
+    both = (own.forget_after_s, noted.forget_after_s)
+    noted.forget_after_s = max(both) if all(both) else 0.0
+    return noted
+
+
 class _Kept(msgspec.Struct):
     incarnation: str
     positions: dict[str, int]
@@ -176,10 +230,10 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
     A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``, as
     does one whose position is of a former life of the channel. A peer counts until the hub would forget it.
     """
-    config = engine.config
+    waited_for = _waited_for(engine)
     found: dict[str, int] = {}
-    left = {link.hub for link in config.links if any(_means(text, channel) for text in link.publish)}
-    now, patience = engine.clock.time_ns() / 1e9, config.hub.forget_after_s
+    left = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
+    now, patience = engine.clock.time_ns() / 1e9, waited_for.forget_after_s
     kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel)]
     life = engine.incarnation(channel) if kept else ""
     for kind, name, memory, told in kept:
