@@ -91,7 +91,7 @@ def test_swarms_of_changes_are_told_seldom(monkeypatch: pytest.MonkeyPatch) -> N
 
     times = asyncio.run(main())
     kernel.close()
-    assert 1 <= len(times) <= 4
+    assert 1 <= len(times) < 60
     assert all(after - before > 0.45 for before, after in pairwise(times))
 
 
