@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, missing, plain, station_in
@@ -248,7 +249,7 @@ def _runner(one: Pipeline) -> click.Command:
         from heliograph.spark.pipelines.running import run as start
 
         limit = given.pop("limit", _ROWS)
-        how = _how(common, given)
+        how = msgspec.structs.replace(_how(common, given), rows=limit)
         common.log()
         root = _root(common)
         with Stop() as asked:
