@@ -126,7 +126,7 @@ def test_a_failed_task_leaves_nothing_visible(spark: Any, hub: Hub, station: hg.
 
 @pytest.mark.parametrize(
     ("channel", "message"),
-    [("secrets", "not allowed to publish 'secrets'"), ("out.dead-letter", "is reserved")],
+    [("secrets", "not allowed to publish 'secrets'"), ("out.dead-letter", "letters cannot be written through a hub")],
 )
 def test_what_is_not_allowed_is_said_before_a_task_runs(
     spark: Any, hub: Hub, station: hg.Station, channel: str, message: str

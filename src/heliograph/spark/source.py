@@ -122,7 +122,8 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
         return Task(Stored(options.path), wanted, fail_on_gap=options.fail_on_gap).read(partition)
     from heliograph.spark.fetching import Fetched
 
-    return Task(Fetched(options.hub), wanted, fail_on_gap=options.fail_on_gap).read(partition)
+    fetched = Fetched(options.hub, "appended" in wanted.names)
+    return Task(fetched, wanted, fail_on_gap=options.fail_on_gap).read(partition)
 
 
 class FilteringReader(Reader):
