@@ -45,9 +45,7 @@ class Fetched(NamedTuple):
 class _Asked:
     """A request that is under way."""
 
-    def __init__(
-        self, line: Inquirer, split: Split, stretch: Stretch, first: int, size: int, *, appends: bool
-    ) -> None:
+    def __init__(self, line: Inquirer, split: Split, stretch: Stretch, first: int, size: int, *, appends: bool) -> None:
         self.first = first
         self.size = size
         self._appends = appends
