@@ -344,3 +344,24 @@ def test_a_manifest_that_cannot_be_read_is_not_taken_for_an_empty_one(opened: Op
         (root / "archive" / "channel=orders" / "_manifest.json").write_text("{")
         with pytest.raises(Damaged, match="archived once more"):
             archive(root)
+
+
+@pytest.mark.parametrize("name", ["host2", "host1"])
+def test_two_stations_do_not_archive_one_channel_into_one_directory(tmp_path: Path, name: str) -> None:
+    """Each would take the other for a former life of the channel, and archive all of it once more, by turns."""
+    one, other, root = tmp_path / "one", tmp_path / "other", tmp_path / "archive"
+    for path, called in ((one, "host1"), (other, name)):
+        with hg.open(path, name=called, durability="os") as station:
+            station.publish("orders", {"n": 1})
+            station.publish(f"only.{path.name}", {"n": 2})
+    archive(one, root)
+    if name == "host1":  # which cannot be told from a channel that was made anew, the first time
+        archive(other, root)
+        other = one
+    before = manifests.load(root, "orders")
+    with pytest.raises(ConfigError, match="give every station a directory of its own"):
+        archive(other, root)
+    assert manifests.load(root, "orders") == before
+    archive(other, root, channel=f"only.{other.name}")  # these are nobody else's
+    steps.note_all(other, root)
+    assert (archived.load(other, "orders") is None) == (name == "host2")

@@ -120,9 +120,8 @@ def test_a_channel_that_is_deleted_in_the_middle_is_left_out(tmp_path: Path, bou
         station.delete_channel("a")
         found: list[dict[str, Any]] = []
         while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-            found += [
-                row for split in reader.partitions(start, end) for rows in reader.read(split) for row in rows.to_pylist()
-            ]
+            batches = [batch for split in reader.partitions(start, end) for batch in reader.read(split)]
+            found += [row for batch in batches for row in batch.to_pylist()]
             start = end
         assert [row["data"] for row in found if row["gap"] is None] == ["0", "1", "2", "3", "4"]
         gaps = [range(row["offset"], row["gap"]["next"]) for row in found if row["gap"] is not None]

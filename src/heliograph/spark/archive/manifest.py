@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import Damaged, UnsupportedFormat
+from heliograph.errors import ConfigError, Damaged, UnsupportedFormat
 from heliograph.names import check_name
 from heliograph.spark.positions import Reached
 
@@ -65,6 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     channel: str
+    station: str = ""
+    """Whose channel it is; empty in an archive that was made before this was written down."""
     lives: list[Life] = []
     files: list[File] = []
     holes: list[Hole] = []
@@ -98,6 +100,18 @@ def load(root: Path, channel: str) -> Manifest:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def check_owner(root: Path, manifest: Manifest, station: str, incarnation: str) -> None:
+    """Refuse the channel of another station: by turns each would begin a new life, and archive all of it once more."""
+    another = f"'{manifest.station}'" if manifest.station not in {"", station} else ""
+    if not another and incarnation in [life.incarnation for life in manifest.lives[:-1]]:
+        another = "another station, which has the same name,"  # this life is over, by what was archived since
+    if another:
+        raise ConfigError(
+            f"channel '{manifest.channel}' of {another} is archived in {root}, and this is '{station}': give every "
+            "station a directory of its own (--to)"
+        )
 
 
 def save(root: Path, manifest: Manifest) -> None:
