@@ -20,7 +20,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
-from heliograph.errors import Busy, ConfigError, Damaged, Incomplete
+from heliograph.errors import Busy, ConfigError, Damaged, Incomplete, NotFound
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive import steps, writing
 from heliograph.spark.archive.manifest import Range
@@ -365,3 +365,32 @@ def test_two_stations_do_not_archive_one_channel_into_one_directory(tmp_path: Pa
     archive(other, root, channel=f"only.{other.name}")  # these are nobody else's
     steps.note_all(other, root)
     assert (archived.load(other, "orders") is None) == (name == "host2")
+
+
+def test_an_archive_that_is_not_where_it_was_is_an_error(root: Path, opened: Opener, tmp_path: Path) -> None:
+    filled(opened).close()
+    place = tmp_path / "mounted"
+    archive(root, place)
+    with hg.open(root) as station:
+        station.alter_channel("orders", retention_bytes=1)
+        station.trim()
+        assert station.channel("orders").first > 0
+    assert numbers(whole(root, "orders")) == list(range(120))
+    place.rename(tmp_path / "unmounted")
+    with pytest.raises(NotFound, match=r"archived in .*mounted, and its _manifest\.json is not there"):
+        whole(root, "orders")
+    with pytest.raises(NotFound, match="is that disk mounted"):
+        archive(root, place)
+    with pytest.raises(NotFound, match=r"there is no archive .*nowhere"):
+        rows(reader(root, "orders", includeArchive=tmp_path / "nowhere"))
+    assert numbers(rows(reader(root, "orders", includeArchive=tmp_path / "unmounted"))) == list(range(120))
+
+
+def test_an_archive_moves_with_its_station(root: Path, opened: Opener) -> None:
+    filled(opened).close()
+    archive(root)
+    with hg.open(root) as station:
+        station.alter_channel("orders", retention_bytes=1)
+        station.trim()
+    moved = root.rename(root.with_name("moved"))
+    assert numbers(whole(moved, "orders")) == list(range(120))

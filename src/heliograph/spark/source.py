@@ -98,7 +98,7 @@ class Reader(DataSourceReader):
         with whole(options) as store:
             names = store.among(options.channels)
             for places in (starting, ending):
-                places.check_channels(names)
+                places.check_channels(store, names)
             splits = plan(store, asks(store, names, starting, ending), self._conditions, options.split_bytes)
         return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
 

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import ConfigError, Damaged, UnsupportedFormat
+from heliograph.errors import ConfigError, Damaged, NotFound, UnsupportedFormat
 from heliograph.names import check_name
 from heliograph.spark.positions import Reached
+from heliograph.station.archived import DIRECTORY, Archived
 
 FORMAT: Final = 1
 MANIFEST: Final = "_manifest.json"
@@ -100,6 +101,21 @@ def load(root: Path, channel: str) -> Manifest:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def check_there(root: Path, manifest: Manifest, noted: Archived | None, incarnation: str) -> None:
+    """Refuse an archive that is not where the station knows it to be: on a disk that is not mounted, perhaps.
+
+    What is archived would be missing without a word, or be archived once more beside it.
+    """
+    if manifest.lives or noted is None or noted.archive != str(root) or noted.incarnation != incarnation:
+        return
+    if any(noted.positions.values()):
+        raise NotFound(
+            f"channel '{manifest.channel}' was archived in {root}, and its {MANIFEST} is not there: is that disk "
+            f"mounted? If the archive is gone for good, remove {DIRECTORY}/{manifest.channel}.json from the station's "
+            "directory"
+        )
 
 
 def check_owner(root: Path, manifest: Manifest, station: str, incarnation: str) -> None:

@@ -72,6 +72,7 @@ def plan(directory: Directory, root: Path, channels: Channels, step_bytes: int) 
             continue  # gone in a moment
         file = directory.engine.describe(name)
         manifest = manifests.load(root, name)
+        manifests.check_there(root, manifest, archived.load(directory.root, name), file.incarnation)
         manifests.check_owner(root, manifest, directory.engine.name, file.incarnation)
         life = manifests.current(manifest, file.incarnation, _looking(directory, name))
         asks = []
