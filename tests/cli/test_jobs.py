@@ -56,3 +56,14 @@ def test_bad_news_is_an_exit_code_and_lists_are_words(helio: Helio) -> None:
     assert result.output.count("host1, hub") == 2
     (told,) = lines(helio("pipeline", "run", "reconcile", "--also", "hub", "--json"))
     assert told["facts"] == {"places": ["host1", "hub"]}
+
+
+@pytest.mark.usefixtures("station")
+def test_the_tables_of_a_procedure_are_as_long_as_is_said(helio: Helio, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(pipeline: Any, options: Any, path: Path, how: Any, listener: Any) -> Result:
+        return Result({"missing": [{"number": number} for number in range(8)]})
+
+    monkeypatch.setattr(running, "run", run)
+    result = helio("pipeline", "run", "reconcile", "--also", "hub", "--limit", "5")
+    assert result.stdout.split() == ["NUMBER", *"01234"]
+    assert result.stderr == "missing: only the first 5 rows; --limit shows more\n"

@@ -39,6 +39,7 @@ from heliograph.federation import storeroom
 from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Staged, own_query
 from heliograph.federation.clients import Clients
 from heliograph.federation.conversation import Conversation
+from heliograph.federation.desk import Desk
 from heliograph.staging import publishing
 from heliograph.staging.publishing import Record
 from heliograph.staging.queries import owner
@@ -536,6 +537,22 @@ def test_channels_that_are_not_the_peers_are_refused(hub: Hub, channel: str) -> 
     with hub.open("hub"), hub.connect() as client, pytest.raises((NotAllowed, InvalidName, ProtocolError)):
         raw(client, STAGE, events(1), query=Q, batch="0", name="t", channel=channel)
     assert files(hub) == []
+
+
+def test_an_older_hub_is_told_to_be_upgraded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(self: Desk, event: Any) -> None:
+        self._fail(event.call, NotFound(f"there is no request {event.name!r} here"))
+
+    monkeypatch.setattr(Desk, "asked", unknown)
+    with hub.open("hub"), staging(hub) as aside:
+        for ask in (
+            lambda: aside.check("alerts"),
+            lambda: aside.stage("0", "t", "alerts", events(1)),
+            lambda: aside.commit("0", []),
+            lambda: aside.abort("0"),
+        ):
+            with pytest.raises(ProtocolError, match=r"does not know the request '\w+': it is older.*Upgrade the hub"):
+                ask()
 
 
 def test_nobody_touches_what_others_laid_aside(hub: Hub) -> None:

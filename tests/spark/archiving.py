@@ -32,9 +32,11 @@ def write_here(_: Any, options: dict[str, str], root: Path, file_bytes: int) -> 
     return told
 
 
-def archive(path: Path, *, channel: str = ">", step_bytes: int = LARGE, file_bytes: int = LARGE) -> Done:
+def archive(
+    path: Path, root: Path | None = None, *, channel: str = ">", step_bytes: int = LARGE, file_bytes: int = LARGE
+) -> Done:
     """Archive everything; what the last step did."""
-    root = path / "archive"
+    root = root or path / "archive"
     with steps.held(root):
         while True:
             done = steps.step(None, path, root, Channels(channel), step_bytes, file_bytes)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A Spark of its own that copies channel ``in`` to another until it is killed.
 
-``ROOT CHECKPOINT CHANNEL [SINK [MASTER [SETTING=VALUE …]]]``; ``SINK``: options of the sink as JSON, if it is not the
-same directory.
+``ROOT CHECKPOINT CHANNEL [SINK [MASTER [SETTING=VALUE …]]]``; ``ROOT``: the directory, or options of the source as
+JSON; ``SINK``: options of the sink as JSON, if it is not the same.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 def bridge(spark: Any, root: str, checkpoint: str, channel: str, sink: dict[str, str] | None = None) -> Any:
     """The stream, not yet started."""
-    stream = spark.readStream.format("heliograph").option("path", root).option("channel", "in")
+    place = json.loads(root) if root.startswith("{") else {"path": root}
+    stream = spark.readStream.format("heliograph").options(**place).option("channel", "in")
     rows = stream.option("maxMessagesPerTrigger", "500").load().selectExpr("data", "key", f"'{channel}' AS channel")
-    write = rows.repartition(3).writeStream.format("heliograph").options(**(sink or {"path": root}))
+    write = rows.repartition(3).writeStream.format("heliograph").options(**(sink or place))
     return write.option("checkpointLocation", checkpoint)
 
 

@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import heliograph as hg
+from tests.spark.hub_reading import ReadHub
 from tests.spark.reading_back import reader
 
 SCHEMA = "offset BIGINT, appended TIMESTAMP"
@@ -56,3 +59,18 @@ def test_a_channel_without_an_index_still_tells_the_last(tmp_path: Path) -> None
         for n in range(3):
             station.publish("orders", n)
     assert [moment is not None for moment in rows(tmp_path / "data").values()] == [False, False, True]
+
+
+def test_a_hub_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.spark.fetching.PAGE_BYTES", 20_000)
+    monkeypatch.setattr("heliograph.spark.fetching.PAGE_BYTES_MAX", 20_000)
+    hub = ReadHub(tmp_path, segment_bytes=100_000)
+    with hub.serve() as station:
+        station.create_channel("alerts", partitions=2)
+        for n in range(1_500):
+            station.publish("alerts", {"n": n, "text": "x" * 100}, key=f"k{n % 9}")
+        for size in ("10kB", "1MiB"):
+            found = hub.both("alerts", f"partition INT, {SCHEMA}", splitBytes=size)
+            assert len([row for row in found if row["appended"] is not None]) > 15
+        few = hub.both("alerts", f"partition INT, {SCHEMA}", startingOffsets='{"alerts": {"0": 300}}')
+        assert len([row for row in few if row["appended"] is not None]) > 8

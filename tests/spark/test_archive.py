@@ -20,7 +20,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
-from heliograph.errors import Busy, ConfigError, Damaged, Incomplete
+from heliograph.errors import Busy, ConfigError, Damaged, Incomplete, NotFound
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive import steps, writing
 from heliograph.spark.archive.manifest import Range
@@ -344,3 +344,53 @@ def test_a_manifest_that_cannot_be_read_is_not_taken_for_an_empty_one(opened: Op
         (root / "archive" / "channel=orders" / "_manifest.json").write_text("{")
         with pytest.raises(Damaged, match="archived once more"):
             archive(root)
+
+
+@pytest.mark.parametrize("name", ["host2", "host1"])
+def test_two_stations_do_not_archive_one_channel_into_one_directory(tmp_path: Path, name: str) -> None:
+    """Each would take the other for a former life of the channel, and archive all of it once more, by turns."""
+    one, other, root = tmp_path / "one", tmp_path / "other", tmp_path / "archive"
+    for path, called in ((one, "host1"), (other, name)):
+        with hg.open(path, name=called, durability="os") as station:
+            station.publish("orders", {"n": 1})
+            station.publish(f"only.{path.name}", {"n": 2})
+    archive(one, root)
+    if name == "host1":  # which cannot be told from a channel that was made anew, the first time
+        archive(other, root)
+        other = one
+    before = manifests.load(root, "orders")
+    with pytest.raises(ConfigError, match="give every station a directory of its own"):
+        archive(other, root)
+    assert manifests.load(root, "orders") == before
+    archive(other, root, channel=f"only.{other.name}")  # these are nobody else's
+    steps.note_all(other, root)
+    assert (archived.load(other, "orders") is None) == (name == "host2")
+
+
+def test_an_archive_that_is_not_where_it_was_is_an_error(root: Path, opened: Opener, tmp_path: Path) -> None:
+    filled(opened).close()
+    place = tmp_path / "mounted"
+    archive(root, place)
+    with hg.open(root) as station:
+        station.alter_channel("orders", retention_bytes=1)
+        station.trim()
+        assert station.channel("orders").first > 0
+    assert numbers(whole(root, "orders")) == list(range(120))
+    place.rename(tmp_path / "unmounted")
+    with pytest.raises(NotFound, match=r"archived in .*mounted, and its _manifest\.json is not there"):
+        whole(root, "orders")
+    with pytest.raises(NotFound, match="is that disk mounted"):
+        archive(root, place)
+    with pytest.raises(NotFound, match=r"there is no archive .*nowhere"):
+        rows(reader(root, "orders", includeArchive=tmp_path / "nowhere"))
+    assert numbers(rows(reader(root, "orders", includeArchive=tmp_path / "unmounted"))) == list(range(120))
+
+
+def test_an_archive_moves_with_its_station(root: Path, opened: Opener) -> None:
+    filled(opened).close()
+    archive(root)
+    with hg.open(root) as station:
+        station.alter_channel("orders", retention_bytes=1)
+        station.trim()
+    moved = root.rename(root.with_name("moved"))
+    assert numbers(whole(moved, "orders")) == list(range(120))

@@ -126,7 +126,7 @@ def test_a_failed_task_leaves_nothing_visible(spark: Any, hub: Hub, station: hg.
 
 @pytest.mark.parametrize(
     ("channel", "message"),
-    [("secrets", "not allowed to publish 'secrets'"), ("out.dead-letter", "is reserved")],
+    [("secrets", "not allowed to publish 'secrets'"), ("out.dead-letter", "letters cannot be written through a hub")],
 )
 def test_what_is_not_allowed_is_said_before_a_task_runs(
     spark: Any, hub: Hub, station: hg.Station, channel: str, message: str
@@ -183,7 +183,7 @@ def test_cuts_anywhere(spark: Any, hub: Hub, station: hg.Station, source: Path, 
     assert copied(hub) == Counter(range(1_500))
 
 
-class _Hub:
+class Served:
     """A hub in a process of its own that may be killed, and is back soon after."""
 
     def __init__(self, hub: Hub) -> None:
@@ -200,7 +200,7 @@ class _Hub:
 
 
 def test_a_hub_that_is_killed_in_the_middle_is_waited_for(spark: Any, hub: Hub, source: Path, tmp_path: Path) -> None:
-    process = _Hub(hub)
+    process = Served(hub)
     over = threading.Event()
     chance = random.Random(4)
 
@@ -244,7 +244,7 @@ def test_sigkill_of_driver_and_hub_at_random_moments_neither_loses_nor_doubles_a
     hub: Hub, source: Path, tmp_path: Path
 ) -> None:
     checkpoint, chance, published = tmp_path / "checkpoint", random.Random(7), 1_500
-    process = _Hub(hub)
+    process = Served(hub)
     try:
         with hg.open(source) as station:
             for turn in range(ROUNDS):

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROUNDS = 12
 
 
-def start(root: Path, checkpoint: Path, *sink: str) -> subprocess.Popen[str]:
+def start(root: Path | str, checkpoint: Path, *sink: str) -> subprocess.Popen[str]:
     """Driver, JVM and workers are one process group, which is killed as a whole."""
     command = [sys.executable, str(HERE / "bridge_process.py"), str(root), str(checkpoint), "out", *sink]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -18,7 +18,7 @@ from heliograph.spark.pipelines.finding import builtin, declared, find, in_file
 from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import write_delta
 from heliograph.spark.pipelines.run import Progress
-from heliograph.spark.pipelines.running import How, Listener, run
+from heliograph.spark.pipelines.running import How, Listener, has_checkpoint, run, settled
 from heliograph.spark.pipelines.tables import rows_of
 from tests.cli.harness import wait_until
 from tests.opening import Opener
@@ -68,8 +68,9 @@ def test_triggers_and_outputs_are_understood_or_refused_with_what_to_do() -> Non
     for wrong in ("often", "0 seconds", ""):
         with pytest.raises(ConfigError, match="trigger"):
             check_trigger(wrong)
-    with pytest.raises(ConfigError, match="use table, console, channel:NAME"):
-        output_of("printer")
+    for wrong in ("printer", "parquet:", "channel", "delta:", "table:x"):
+        with pytest.raises(ConfigError, match="use table, console, channel:NAME"):
+            output_of(wrong)
 
 
 def test_what_cannot_be_meant_is_refused_when_it_is_declared() -> None:
@@ -154,6 +155,35 @@ def test_a_wish_to_stop_is_not_left_for_the_next_run(tmp_path: Path) -> None:
         state.ask_to_stop(tmp_path, "large")
     with state.lease(tmp_path, "large") as place:
         assert not state.asked_to_stop(place)
+
+
+def test_a_table_is_not_written_over_the_station(root: Path, opened: Opener) -> None:
+    opened().close()
+    for wrong in (".", "..", "channels", "spark/staged", str(root), str(root.parent), "out/../channels"):
+        with pytest.raises(ConfigError, match="the station keeps its own files there"):
+            run(large, {}, root, How(trigger="batch", output=Output("parquet", wrong, "complete")))
+    assert settled(Output("delta", "out/x"), root).to == str(root / "out/x")
+    assert settled(Output("parquet", str(root.parent / "lake")), root).to == str(root.parent / "lake")
+
+
+def test_a_checkpoint_that_only_spark_sees_keeps_its_life(tmp_path: Path) -> None:
+    def life(there: bool, channel: str = "orders") -> str:
+        inputs = {"orders": Input(channel)}
+        return state.belongs(tmp_path, large, inputs, large.output, "s3a://bucket/large", lambda _: there).life
+
+    first = life(False)
+    assert life(True) == first  # tables recognise batches by it
+    with pytest.raises(ConfigError, match="belongs to orders=orders"):
+        life(True, "orders.>")
+    assert life(False) != first  # somebody removed it: its batches are numbered anew
+    with pytest.raises(ConfigError, match="begin anew with another --checkpoint"):
+        state.reset("s3a://bucket/large")
+
+
+def test_a_checkpoint_is_the_same_from_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert state.settled("place") == state.settled(f"file://{tmp_path}/place") == str(tmp_path / "place")
+    assert state.settled("hdfs://namenode/place") == "hdfs://namenode/place"
 
 
 # -- errors in a line -------------------------------------------------------------------------------------------------
@@ -260,6 +290,9 @@ def test_a_batch_is_written_to_parquet(data: Path, in_spark: Any) -> None:
     assert in_spark.read.parquet(str(data / "out" / "parquet")).count() == 50
     with pytest.raises(ConfigError, match="is there already"):
         run(large, {}, data, How(trigger="batch", output=Output("parquet", "out/parquet")))
+    with pytest.raises(ConfigError, match="already exists"):
+        run(large, {"above": 99}, data, How(trigger="batch", output=Output("parquet", f"file://{data}/out/parquet")))
+    assert in_spark.read.parquet(str(data / "out" / "parquet")).count() == 50
 
 
 def test_a_failure_is_told_in_a_line_and_in_the_status(data: Path, in_spark: Any) -> None:
@@ -273,6 +306,27 @@ def test_a_failure_is_told_in_a_line_and_in_the_status(data: Path, in_spark: Any
     found = state.status(data, "broken")
     assert found is not None
     assert (found.state, "which is not JSON" in found.error) == ("failed", True)
+
+
+def test_a_table_that_fails_when_its_rows_are_taken_is_no_success(data: Path, in_spark: Any) -> None:
+    @pipeline("broken", inputs={"orders": Input("orders", {"startingOffsets": "50"})})
+    def broken(orders: Any) -> Any:
+        """Fails late."""
+        return orders.selectExpr("if(offset = 70, raise_error('a broken row'), offset) AS offset")
+
+    with pytest.raises(hg.HeliographError, match="a broken row"):
+        run(broken, {}, data, How(rows=1000))
+    found = status(data, "broken")
+    assert (found.state, "a broken row" in found.error) == ("failed", True)
+    taken = run(broken, {}, data, How(rows=5)).tables["broken"]
+    assert ([row["offset"] for row in taken.rows], taken.more, rows_of(taken, 1)) == ([50, 51, 52, 53, 54], True, taken)
+    assert status(data, "broken").state == "done"
+
+
+def test_a_checkpoint_in_spark_s_own_words(tmp_path: Path, in_spark: Any) -> None:
+    assert not has_checkpoint(in_spark, f"file://{tmp_path}")
+    (tmp_path / "metadata").write_text('{"id":"6f1e"}')
+    assert has_checkpoint(in_spark, f"file://{tmp_path}")
 
 
 def test_a_procedure_gets_a_run_and_its_options(data: Path, in_spark: Any) -> None:

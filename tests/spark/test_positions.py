@@ -106,6 +106,31 @@ def test_another_life_of_a_channel_is_an_error_or_counted(tmp_path: Path) -> Non
         assert data([row for row in found if row.gap is None]) == list(range(10, 15))
 
 
+@pytest.mark.parametrize("bound", [{"maxBytesPerTrigger": "1kB"}, {"maxMessagesPerTrigger": "2"}, {}])
+def test_a_channel_that_is_deleted_in_the_middle_is_left_out(tmp_path: Path, bound: dict[str, str]) -> None:
+    root = tmp_path / "data"
+    query = Query(root, "a,b", failOnGap="false", **bound)
+    with hg.open(root, name="host1", durability="os") as station:
+        for channel in ("a", "b"):
+            for n in range(5):
+                station.publish(channel, n)
+        reader = query.reader()
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        station.delete_channel("a")
+        found: list[dict[str, Any]] = []
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            batches = [batch for split in reader.partitions(start, end) for batch in reader.read(split)]
+            found += [row for batch in batches for row in batch.to_pylist()]
+            start = end
+        assert [row["data"] for row in found if row["gap"] is None] == ["0", "1", "2", "3", "4"]
+        gaps = [range(row["offset"], row["gap"]["next"]) for row in found if row["gap"] is not None]
+        assert [offset for gap in gaps for offset in gap] == [0, 1, 2, 3, 4]
+        station.publish("a", 7)
+        query.checkpoint = json.loads(json.dumps(start))
+        assert data([row for row in query.run() if row.gap is None]) == [7]
+
+
 def test_a_moved_directory_is_the_same_log(tmp_path: Path) -> None:
     """It gets new incarnations, and the message before the position says that nothing else changed."""
     root = tmp_path / "data"

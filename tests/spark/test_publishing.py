@@ -152,6 +152,16 @@ def test_the_channel_is_deleted_before_a_dead_drivers_batch_is_finished(
     assert numbers(root) == [4, 5]
 
 
+def test_the_channel_is_made_anew_with_fewer_partitions_before_its_batch_is_published(root: Path) -> None:
+    sections = stage(root, "0", texts(*range(20)))
+    assert {section.partition for section in sections} == {0, 1, 2}
+    with hg.open(root) as station:
+        station.delete_channel("out")
+    publish_batch(str(root), QUERY, "0", sections)  # makes it, with one
+    publish_batch(str(root), QUERY, "1", stage(root, "1", texts(20)))
+    assert numbers(root) == list(range(21))
+
+
 def test_what_failed_tasks_laid_aside_goes(root: Path) -> None:
     stage(root, "0", texts(1), "0-0")
     drop_batch(str(root), QUERY, "0")
@@ -195,8 +205,10 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
     [
         ({"data": ["not json"]}, InvalidMessage, "holds 'not json', which is not JSON"),
         ({"data": ["1,2"]}, InvalidMessage, "not JSON"),
+        ({"data": ["[1", "2],3"]}, InvalidMessage, r"holds '\[1', which is not JSON"),  # only both together are
+        ({"data": ['"a', 'b"', "1,2"]}, InvalidMessage, "which is not JSON"),
+        ({"data": ["[" * 5_000 + "]" * 5_000]}, InvalidMessage, "recursion"),
         ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id"),
-        ({"data": ["1"], "id": [None]}, InvalidMessage, "is no id"),
         ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
         ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
         ({"data": ["1"], "headers": [[("type", "x")]]}, InvalidMessage, "header name 'type'"),
@@ -212,6 +224,30 @@ def test_what_cannot_be_a_message_is_refused(root: Path, rows: dict[str, Any], e
     with pytest.raises(error, match=message):
         stage(root, "0", rows)
     assert staged(root) == []
+
+
+def test_an_id_that_is_null_is_made(root: Path) -> None:
+    publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": ["1", "2", "3"], "id": [None, "own", None]}))
+    with hg.open(root, read_only=True) as station:
+        ids = {message.data: message.id for message in station.read("out")}
+    assert ids[2] == "own"
+    assert len({*ids.values()}) == 3
+    assert len(ids[1]) == len(ids[3]) == 36
+
+
+def test_a_map_becomes_an_object(root: Path) -> None:
+    map_ = pa.map_(pa.string(), pa.int64())
+    kind = pa.struct([("m", map_), ("more", pa.list_(map_)), ("by", pa.map_(pa.int64(), pa.string()))])
+    rows = [{"m": [("a", 1)], "more": [[("b", 2)], None], "by": [(7, "x")]}, {"m": None, "more": [], "by": None}, None]
+    publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": pa.array(rows, kind)}))
+    with hg.open(root, read_only=True) as station:
+        found = [message.data for message in station.read("out")]
+    assert found == [
+        {"m": {"a": 1}, "more": [{"b": 2}, None], "by": {"7": "x"}}, {"m": None, "more": [], "by": None}, None,
+    ]  # fmt: skip
+    by_list = pa.array([[(["a"], 1)]], pa.map_(pa.list_(pa.string()), pa.int64()))
+    with pytest.raises(InvalidMessage, match="does not become JSON"):
+        stage(root, "1", {"data": by_list})
 
 
 def test_columns_that_mean_nothing_are_refused() -> None:

@@ -256,8 +256,13 @@ def test_words_for_where_to_begin_and_to_end(root: Path, opened: Opener) -> None
     assert offsets(root, startingOffsets="2", endingOffsets="100") == list(range(2, 10))
     with pytest.raises(ConfigError, match="not a start"):
         offsets(root, startingOffsets="newest")
-    with pytest.raises(ConfigError, match="belongs to one partition"):
-        offsets(root, "many", startingOffsets="3")
+    for many in ("3", '{"many": 3}', '{"many": "3"}'):
+        with pytest.raises(ConfigError, match="belongs to one partition"):
+            offsets(root, "many", startingOffsets=many)
+    assert offsets(root, "many", startingOffsets='{"many": -1}') == []
+    for wrong in ("2", "x", "01", "-1"):
+        with pytest.raises(ConfigError, match=f"'many' has no partition '{wrong}', only 0 to 1"):
+            offsets(root, "many", startingOffsets=f'{{"many": {{"{wrong}": 3}}}}')
     with pytest.raises(ConfigError, match="names channel 'others'"):
         offsets(root, startingOffsets='{"others": 3}')
     with pytest.raises(ConfigError, match="not understood"):

@@ -26,6 +26,9 @@ _NAMES: Final = {
     "path": "PATH",
 }  # fmt: skip
 
+ROWS: Final = 1000
+"""How many rows of a table are printed, unless somebody says otherwise."""
+
 
 def files(common: Common, given: Iterable[str]) -> list[str]:
     """The files of pipelines that were named, or are configured."""
@@ -137,6 +140,59 @@ def command_of(one: Pipeline, run: Callable[..., Any], further: Iterable[click.P
         one.name, params=[*map(_option, one.options), *params], callback=click.pass_obj(run), help=one.help,
         epilog=examples, short_help=one.help.partition("\n")[0],
     )  # fmt: skip
+
+
+def session_options() -> list[click.Parameter]:
+    """Which Spark a pipeline runs in."""
+
+    def option(*names: str, **attributes: Any) -> click.Option:
+        return click.Option(names, **attributes)
+
+    return [
+        option(
+            "--file", "-f", "file", multiple=True, metavar="FILE", expose_value=False,
+            help="The file (.py, .yaml, .toml) or module that declares it.",
+        ),
+        option("--master", metavar="URL", help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://…"
+                                               "  [default: local[*]]"),
+        option("--remote", metavar="URL", help="A Spark Connect server: sc://HOST."),
+        option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
+    ]  # fmt: skip
+
+
+def run_options(one: Pipeline) -> list[click.Parameter]:
+    """How a pipeline is run."""
+    found: list[click.Parameter] = [
+        *session_options(),
+        click.Option(
+            ["--trigger"], metavar="WHEN",
+            help=f"batch, once, available-now, or a time such as '10 seconds'.  [default: {one.trigger}]",
+        ),
+    ]  # fmt: skip
+    if not one.procedural:
+        found += [
+            click.Option(
+                ["--to", "target"], metavar="OUTPUT",
+                help=f"table, console, channel:NAME, parquet:DIR, delta:DIR.  [default: {one.output}]",
+            ),
+            click.Option(
+                ["--checkpoint"], metavar="DIR", help="Where a stream keeps its place.  [default: in the station's]"
+            ),
+            click.Option(["--reset"], is_flag=True, help="Set the checkpoint aside and begin anew."),
+        ]  # fmt: skip
+    if not limits(one):
+        found.append(
+            click.Option(
+                ["--limit"], type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N",
+                help="How many rows of a table are printed.",
+            )
+        )  # fmt: skip
+    return found
+
+
+def limits(one: Pipeline) -> bool:
+    """Whether a procedure has an option of that name itself."""
+    return one.procedural and any(option.name == "limit" for option in one.options)
 
 
 def _option(one: Option) -> click.Option:

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, missing, plain, station_in
 from heliograph.cli.durations import duration
 from heliograph.cli.frame import command, group
-from heliograph.cli.jobs import PIPELINE, Jobs, command_of, file_option, files
+from heliograph.cli.jobs import (
+    PIPELINE,
+    ROWS,
+    Jobs,
+    command_of,
+    file_option,
+    files,
+    limits,
+    run_options,
+    session_options,
+)
 from heliograph.cli.names import CHANNELS
 from heliograph.cli.signals import Stop
 from heliograph.errors import Busy, ConfigError, NotFound
@@ -26,7 +37,6 @@ if TYPE_CHECKING:
     from heliograph.spark.pipelines.state import Status
 
 _STYLES: Final = {"running": "green", "failed": "red", "killed": "red", "stopping": "yellow"}
-_ROWS: Final = 1000
 
 
 @group(
@@ -181,48 +191,6 @@ def _root(common: Common) -> Path:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def _session_options() -> list[click.Parameter]:
-    def option(*names: str, **attributes: Any) -> click.Option:
-        return click.Option(names, **attributes)
-
-    return [
-        option(
-            "--file", "-f", "file", multiple=True, metavar="FILE", expose_value=False,
-            help="The file (.py, .yaml, .toml) or module that declares it.",
-        ),
-        option("--master", metavar="URL", help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://…"
-                                               "  [default: local[*]]"),
-        option("--remote", metavar="URL", help="A Spark Connect server: sc://HOST."),
-        option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
-    ]  # fmt: skip
-
-
-def _run_options(one: Pipeline) -> list[click.Parameter]:
-    found: list[click.Parameter] = [
-        *_session_options(),
-        click.Option(
-            ["--trigger"], metavar="WHEN",
-            help=f"batch, once, available-now, or a time such as '10 seconds'.  [default: {one.trigger}]",
-        ),
-    ]  # fmt: skip
-    if not one.procedural:
-        found += [
-            click.Option(
-                ["--to", "target"], metavar="OUTPUT",
-                help=f"table, console, channel:NAME, parquet:DIR, delta:DIR.  [default: {one.output}]",
-            ),
-            click.Option(
-                ["--checkpoint"], metavar="DIR", help="Where a stream keeps its place.  [default: in the station's]"
-            ),
-            click.Option(["--reset"], is_flag=True, help="Set the checkpoint aside and begin anew."),
-            click.Option(
-                ["--limit"], type=click.IntRange(min=1), default=_ROWS, show_default=True, metavar="N",
-                help="How many rows of a table are printed.",
-            ),
-        ]  # fmt: skip
-    return found
-
-
 def _how(common: Common, given: dict[str, Any]) -> How:
     """How it is run; what is left in ``given`` are the pipeline's own options."""
     from heliograph.spark.pipelines.declared import output_of
@@ -247,8 +215,8 @@ def _runner(one: Pipeline) -> click.Command:
         from heliograph.spark.pipelines.running import Listener
         from heliograph.spark.pipelines.running import run as start
 
-        limit = given.pop("limit", _ROWS)
-        how = _how(common, given)
+        limit = ROWS if limits(one) else given.pop("limit", ROWS)
+        how = msgspec.structs.replace(_how(common, given), rows=limit)
         common.log()
         root = _root(common)
         with Stop() as asked:
@@ -262,7 +230,7 @@ def _runner(one: Pipeline) -> click.Command:
             return asked.exit_code
         return exits.BAD if result.bad else exits.OK
 
-    return command_of(one, run, _run_options(one))
+    return command_of(one, run, run_options(one))
 
 
 def _explainer(one: Pipeline) -> click.Command:
@@ -278,7 +246,7 @@ def _explainer(one: Pipeline) -> click.Command:
             output.heading(name)
             print(plan)
 
-    made = command_of(one, run, _session_options())
+    made = command_of(one, run, session_options())
     made.epilog = f"helio pipeline explain {one.name}"
     return made
 
@@ -357,7 +325,8 @@ def _print(common: Common, one: Pipeline, result: Result, limit: int) -> None:
             _headings(found.columns, found.rows), [[_listed(row[name]) for name in found.columns] for row in found.rows]
         )
         if found.more:
-            common.note(f"{name}: only the first {limit:,} rows; --limit shows more, --to parquet:DIR keeps all")
+            more = "" if one.procedural else ", --to parquet:DIR keeps all"
+            common.note(f"{name}: only the first {limit:,} rows; --limit shows more{more}")
 
 
 def _listed(value: Any) -> Any:

@@ -6,11 +6,13 @@ Everything here may be done again, after a cut or by another process: the hub re
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from heliograph.client.asker import Asker
 from heliograph.client.threads import Loop
-from heliograph.errors import Busy, OutcomeUnknown, Unreachable
+from heliograph.errors import Busy, NotFound, OutcomeUnknown, ProtocolError, Unreachable
 from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Commit, Committed, File, Stage, Staged
 from heliograph.federation.errands import Nothing
 from heliograph.limits import SPARK_HUB_S
@@ -28,6 +30,17 @@ class AsyncStaging:
         self._asker = asker
         self._patience_s = patience_s
 
+    async def _ask(self, name: str, ask: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
+        try:
+            return await self._asker.ask(name, ask, kind, lines, patience_s=self._patience_s)
+        except NotFound as error:
+            if f"no request {name!r}" not in str(error):
+                raise
+            raise ProtocolError(
+                f"the hub does not know the request '{name}': it is older than this, and messages cannot be laid aside "
+                "there. Upgrade the hub"
+            ) from error
+
     async def bytes_max(self) -> int:
         """How many bytes of events the hub takes at once."""
         return await self._asker.body_bytes_max() - HEAD_BYTES
@@ -35,12 +48,12 @@ class AsyncStaging:
     async def check(self, channel: str) -> None:
         """Raise what is in the way of publishing to a channel, as far as that is known now."""
         ask = Stage(batch="0", name="0", channel=check_ownable(channel))
-        await self._asker.ask(STAGE, ask, Staged, patience_s=self._patience_s)
+        await self._ask(STAGE, ask, Staged)
 
     async def stage(self, batch: str, name: str, channel: str, lines: bytes, *, query: str = ALONE) -> File:
         """Lay events aside, each a line, under a name in a batch. When this returns they are on the hub's disk."""
         ask = Stage(query=query, batch=batch, name=name, channel=check_ownable(channel))
-        staged: Staged = (await self._asker.ask(STAGE, ask, Staged, lines, patience_s=self._patience_s))[0]
+        staged: Staged = (await self._ask(STAGE, ask, Staged, lines))[0]
         return File(name, staged.crc)
 
     async def commit(self, batch: str, files: list[File], *, query: str = ALONE) -> None:
@@ -52,7 +65,7 @@ class AsyncStaging:
         moved = time.monotonic()
         while not done:
             try:
-                answer: Committed = (await self._asker.ask(COMMIT, ask, Committed, patience_s=self._patience_s))[0]
+                answer: Committed = (await self._ask(COMMIT, ask, Committed))[0]
             except Unreachable as error:
                 raise OutcomeUnknown(
                     f"batch {batch} was laid aside at the hub, but whether it is published is not known: {error}. "
@@ -68,7 +81,7 @@ class AsyncStaging:
 
     async def abort(self, batch: str, *, query: str = ALONE) -> None:
         """Remove what is laid aside for a batch, unless it has begun to be published."""
-        await self._asker.ask(ABORT, Abort(query=query, batch=batch), Nothing, patience_s=self._patience_s)
+        await self._ask(ABORT, Abort(query=query, batch=batch), Nothing)
 
 
 class Staging:

@@ -12,6 +12,7 @@ from heliograph.federation.counter import insist
 from heliograph.federation.frames import Buffer
 from heliograph.federation.rules import Rules
 from heliograph.log import pieces, seek
+from heliograph.log.appends import append_times
 from heliograph.log.cursor import Chunk, LogCursor, LogCut
 from heliograph.log.held import ChannelGone
 from heliograph.log.pieces import Wish
@@ -125,10 +126,17 @@ class Librarian:
             while page.room and (chunk := cursor.read()) is not None:
                 page.take(chunk)
         engine.make_durable(ask.channel, ask.partition, page.next)
+        appends = self._appends(ask, page.next) if ask.appends else []
         after = self._life(ask.channel)
         if after != life:  # what was read may be of either
             return ranges.Lined(incarnation=after, next=ask.first), b""
-        return page.result(life)
+        return page.result(life, appends)
+
+    def _appends(self, ask: ranges.Lines, following: int) -> list[tuple[int, int]]:
+        log = self._engine.log(ask.channel, ask.partition)
+        with contextlib.suppress(NotFound, FileNotFoundError):
+            return append_times(log.place.directory, log.limit(), ask.first, following, self._engine.disk)
+        return []
 
     def _life(self, channel: str) -> str:
         try:
@@ -157,9 +165,11 @@ class _Page:
         """Whether it takes more."""
         return not self._over and self.next < self._end and self._left > 0 and len(self._lacks) < LACKS_MAX
 
-    def result(self, incarnation: str) -> tuple[ranges.Lined, bytes]:
+    def result(self, incarnation: str, appends: list[tuple[int, int]]) -> tuple[ranges.Lined, bytes]:
         """All of it."""
-        head = ranges.Lined(incarnation=incarnation, runs=self._runs, lacks=self._lacks, next=self.next)
+        head = ranges.Lined(
+            incarnation=incarnation, runs=self._runs, lacks=self._lacks, next=self.next, appends=appends
+        )
         return head, b"".join(self._parts)
 
     def take(self, chunk: Chunk) -> None:

@@ -91,6 +91,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first: Number
     next: Number
     bytes: Number = PAGE_BYTES
+    appends: bool = False
+    """Whether it is to be told when they were appended."""
 
 
 class Lined(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,6 +105,8 @@ class Lined(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """First offset, next offset and reason: these will not come."""
     next: Number = 0
     """Where to go on; where it was begun if the log ends there."""
+    appends: list[tuple[Number, Number]] = []
+    """Offset and time, in µs since 1970, of the lines of which the log knows when they were appended."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,13 +6,13 @@ Of the lines between nothing is known but that they were appended before the nex
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from heliograph.log import segments
-from heliograph.log.pieces import entries_of
+from heliograph.log.appends import append_times
 from heliograph.spark.directory import Directory
 from heliograph.spark.splits import Split
 
@@ -20,11 +20,15 @@ _Numbers = np.ndarray[Any, Any]
 
 
 class Appends:
-    """The lines of a split whose time is known, and the times."""
+    """Lines whose time is known, and the times."""
 
-    def __init__(self, offsets: _Numbers, times_us: _Numbers) -> None:
-        self._offsets = offsets
-        self._times_us = times_us
+    def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
+        self.know(known)
+
+    def know(self, known: Iterable[tuple[int, int]]) -> None:
+        """What is told of the lines that come next: offsets, in order, and times in µs."""
+        pairs = np.array([*known], np.int64).reshape(-1, 2)
+        self._offsets, self._times_us = pairs[:, 0], pairs[:, 1]
 
     def at(self, offsets: _Numbers, kind: pa.DataType) -> pa.Array:
         """The time of each line; null where the log does not tell."""
@@ -36,17 +40,7 @@ class Appends:
 
 def appends(directory: Directory, split: Split) -> Appends:
     """What the log tells of the lines of a split."""
-    first, following = split.stretches[0].first, split.stretches[-1].next
     limit = directory.limit(split.channel, split.partition)  # before the index, which may grow
     folder = directory.log(split.channel, split.partition).place.directory
-    bases = segments.bases(folder, directory.disk)
-    known: dict[int, int] = {}
-    for base, end in zip(bases, [*bases[1:], following], strict=True):
-        if base < following and end > first:
-            entries = entries_of(folder, base, directory.disk)
-            known |= zip([behind - 1 for behind in entries.nexts], entries.append_us, strict=True)
-    known.setdefault(limit.next - 1, limit.append_us)
-    found = sorted((offset, time_us) for offset, time_us in known.items() if first <= offset < following and time_us)
-    return Appends(
-        np.array([offset for offset, _ in found], np.int64), np.array([time_us for _, time_us in found], np.int64)
-    )
+    first, following = split.stretches[0].first, split.stretches[-1].next
+    return Appends(append_times(folder, limit, first, following, directory.disk))

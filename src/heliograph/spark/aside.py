@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph import config as configs
-from heliograph.errors import Busy, Unreachable
+from heliograph.errors import Busy, InvalidName, Unreachable
 from heliograph.limits import SPARK_HUB_S
+from heliograph.names import DEAD_LETTER
 from heliograph.spark.bodies import Encoder, content
 from heliograph.spark.directory import Directory
 from heliograph.spark.memory import keep_freed_memory
@@ -99,7 +100,7 @@ class AtHub:
         """Whether the hub is there, and lets us publish to the channel that the options name."""
         with self._hub.connect() as client:
             if self._options.channel is not None:
-                client.staging().check(self._options.channel)
+                client.staging().check(no_letters(self._options.channel))
 
     def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
         """Send it, some at a time; the hub checks it and knows its partitions."""
@@ -144,13 +145,23 @@ class _Sending:
 
     def send(self, channel: str, rows: pa.Table) -> None:
         """Lay rows aside that go to one channel."""
-        bodies = self._encoder.bodies(channel, rows)
+        bodies = self._encoder.bodies(no_letters(channel), rows)
         lines = pc.binary_join_element_wise(bodies.heads, bodies.payloads, "}\n", "")
         data = memoryview(content(lines))
         for begin, end in cuts(_borders(lines), self._size):
             name = f"{self._name}-{len(self.files)}"
             events = bytes(data[begin : end - 1])  # the last one needs no newline
             self.files.append(self._staging.stage(self._batch, name, channel, events, query=self._query))
+
+
+def no_letters(channel: str) -> str:
+    """The channel, unless it holds dead letters, which only the hub's own station may write."""
+    if channel.endswith(DEAD_LETTER):
+        raise InvalidName(
+            f"'{channel}': dead letters cannot be written through a hub, whose own subscribers replay them. Write them "
+            "with option 'path', where that station is, or to a channel with another name"
+        )
+    return channel
 
 
 def _borders(texts: pa.Array) -> Sequence[int]:

@@ -102,6 +102,8 @@ class Encoder:
         if "id" not in rows.column_names:
             return pa.array(new_ids(len(rows))[2], pa.string())
         ids = _chunk(rows["id"])
+        if ids.null_count:
+            ids = pc.coalesce(ids, pa.array(new_ids(len(ids))[2], pa.string()))
         _require(pc.match_substring_regex(ids, _ID), ids, "is no id: use 1 to 200 printable ASCII characters")
         return ids
 
@@ -168,25 +170,52 @@ def _json(column: pa.ChunkedArray) -> pa.Array:
     """Payloads as JSON text, each in one line."""
     values = _chunk(column)
     if not pa.types.is_string(values.type):
-        return pa.array([None if one is None else _encode(one).decode() for one in values.to_pylist()], pa.string())
-    members = pc.binary_join_element_wise(values.drop_null(), ",", "")
-    if not len(members):
-        return values
-    text = memoryview(content(members))
-    try:
-        whole = len(_raws.decode(b"".join((b"[", text[:-1], b"]")))) == len(members)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        whole = False
-    if whole and b"\n" not in bytes(text):
+        return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
+    members = pc.binary_join_element_wise(values.drop_null(), ",\n", "")
+    if not len(members) or _each_whole(content(members), len(members)):
         return values
     return pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
+
+
+def _each_whole(text: bytes, count: int) -> bool:
+    """Whether so many texts, each with a comma and a line break behind it, are one line and one JSON value each.
+
+    Those that are whole only together have a line break within a value, which is still there when all is encoded.
+
+    >>> _each_whole(b"[1,2],\\n3,\\n", 2), _each_whole(b"[1,\\n2],3,\\n", 2), _each_whole(b"1,2,\\n[3,\\n4],\\n", 3)
+    (True, False, False)
+    """
+    try:
+        values = _raws.decode(b"".join((b"[", memoryview(text)[:-2], b"]")))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return len(values) == count == text.count(b"\n") and b"\n" not in _encode(values)
+
+
+def _encoded(value: Any, kind: pa.DataType) -> str | None:
+    """A payload that is no text, as JSON."""
+    try:
+        return None if value is None else _encode(_plain(value, kind) if "map<" in str(kind) else value).decode()
+    except TypeError as error:
+        raise InvalidMessage(f"column 'data' is {kind}, which does not become JSON ({error}): use to_json") from None
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """The same with objects for maps, which Arrow gives as pairs."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: _plain(one, kind.item_type) for key, one in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(one, kind.value_type) for one in value] if pa.types.is_list(kind) else value
 
 
 def _line(text: str) -> str:
     """One payload, without line breaks between its tokens."""
     try:
         return msgspec.json.format(text.encode(), indent=-1).decode()
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         shown = text if len(text) <= 60 else text[:59] + "…"
         raise InvalidMessage(
             f"column 'data' holds {shown!r}, which is not JSON ({error}). Make it with to_json(struct(…)), or publish "

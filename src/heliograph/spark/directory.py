@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -72,19 +73,24 @@ class Directory:
 
     def id_at(self, channel: str, partition: int, offset: int) -> str:
         """The id of the message at an offset; empty if there is none."""
-        return seek.id_at(self.log(channel, partition), offset, self.disk)
+        with contextlib.suppress(NotFound):
+            return seek.id_at(self.log(channel, partition), offset, self.disk)
+        return ""
 
     def ids(self, spots: Sequence[Spot]) -> list[str]:
         """The ids of some messages; empty where there is none."""
         return [self.id_at(*spot) for spot in spots]
 
     def cut(self, asked: Sequence[Cutting]) -> list[list[Piece]]:
-        """The pieces of some stretches."""
+        """The pieces of some stretches. Of what is not there any more it is the one who reads it that is told."""
         return [self._cut(one) for one in asked]
 
     def _cut(self, asked: Cutting) -> list[Piece]:
         folder = self.log(asked.channel, asked.partition).place.directory
-        return pieces.cut(folder, self.limit(asked.channel, asked.partition), asked.wish, self.disk)[0]
+        try:
+            return pieces.cut(folder, self.limit(asked.channel, asked.partition), asked.wish, self.disk)[0]
+        except (NotFound, FileNotFoundError):
+            return [Piece(asked.wish.first, asked.wish.next, 0)]
 
     def schema(self, channels: Sequence[str], type_name: str) -> dict[str, Any] | None:
         """The newest schema of a type in the first of some channels that knows it."""

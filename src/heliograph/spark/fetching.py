@@ -13,6 +13,7 @@ from heliograph.errors import NotFound
 from heliograph.federation import ranges
 from heliograph.federation.asking import PAGE_BYTES
 from heliograph.log.cursor import Missing
+from heliograph.spark.appends import Appends
 from heliograph.spark.hub import too_old
 from heliograph.spark.reading import ENDED, Lines, changed, handy
 from heliograph.spark.remote import Remote
@@ -32,20 +33,22 @@ class Fetched(NamedTuple):
     """The lines of a hub."""
 
     hub: Remote
+    appends: bool = False  # whether it is asked when they were appended
 
     @contextlib.contextmanager
     def open(self, split: Split) -> Iterator[Lines]:
         """Those of a split."""
         with self.hub.inquire() as line:
-            yield _FetchedLines(line, split)
+            yield _FetchedLines(line, split, Appends() if self.appends else None)
 
 
 class _Asked:
     """A request that is under way."""
 
-    def __init__(self, line: Inquirer, split: Split, stretch: Stretch, first: int, size: int) -> None:
+    def __init__(self, line: Inquirer, split: Split, stretch: Stretch, first: int, size: int, *, appends: bool) -> None:
         self.first = first
         self.size = size
+        self._appends = appends
         self._split = split
         self._stretch = stretch
         self._line = line
@@ -59,7 +62,7 @@ class _Asked:
         self.size = max(self.size // 2, PAGE_BYTES_MIN) if lost else self.size
         return ranges.Lines(
             channel=self._split.channel, partition=self._split.partition, incarnation=self._split.incarnation,
-            first=self.first, next=self._stretch.next, bytes=self.size,
+            first=self.first, next=self._stretch.next, bytes=self.size, appends=self._appends,
         )  # fmt: skip
 
     def _end(self, _: Any) -> None:
@@ -81,9 +84,10 @@ class _Asked:
 class _FetchedLines:
     """Those of one split."""
 
-    def __init__(self, line: Inquirer, split: Split) -> None:
+    def __init__(self, line: Inquirer, split: Split, appends: Appends | None) -> None:
         self._line = line
         self._split = split
+        self._appends = appends
         self._bytes = PAGE_BYTES
         self._coming: _Asked | None = None
         self._life: str | None = None
@@ -96,8 +100,9 @@ class _FetchedLines:
             self._life = self._coming.answer()[0].incarnation
         return self._life == self._split.incarnation
 
-    def appends(self) -> None:
-        """A hub does not tell."""
+    def appends(self) -> Appends | None:
+        """What the hub tells of the lines that it sent last."""
+        return self._appends
 
     def pieces(self, stretch: Stretch) -> Iterator[Piece | Missing]:
         """The lines of a stretch."""
@@ -111,6 +116,8 @@ class _FetchedLines:
                 yield Missing(at, stretch.next, ENDED)
                 return
             at = head.next
+            if self._appends is not None:
+                self._appends.know(head.appends)
             self._ask(number, at)
             yield from _pieces(head, lines)
 
@@ -121,7 +128,9 @@ class _FetchedLines:
             if number + 1 == len(stretches):
                 return
             number, at = number + 1, stretches[number + 1].first
-        self._coming = _Asked(self._line, self._split, stretches[number], at, self._bytes)
+        self._coming = _Asked(
+            self._line, self._split, stretches[number], at, self._bytes, appends=self._appends is not None
+        )
 
     def _take(self, number: int, at: int) -> tuple[ranges.Lined, bytes]:
         """The lines from an offset on, which are on their way, or here already."""

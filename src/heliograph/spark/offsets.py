@@ -63,12 +63,17 @@ class Places:
         except InvalidMessage:
             raise ConfigError(f"{self._option}: {word!r} is not a start: {ALLOWED}") from None
 
-    def check_channels(self, names: list[str]) -> None:
-        """Refuse channels that are not read: a slip would read others from where nobody wanted."""
-        if isinstance(self._said, dict):
-            for name in self._said:
-                if name not in names:
-                    raise ConfigError(f"{self._option} names channel '{name}', which is not read")
+    def check_channels(self, store: Store, names: list[str]) -> None:
+        """Refuse channels and partitions that are not read: a slip would read others from where nobody wanted."""
+        if not isinstance(self._said, dict):
+            return
+        for name, said in self._said.items():
+            if name not in names:
+                raise ConfigError(f"{self._option} names channel '{name}', which is not read")
+            count = store.channel(name).partitions
+            for number in said if isinstance(said, dict) else ():
+                if number not in {str(one) for one in range(count)}:
+                    raise ConfigError(f"{self._option}: channel '{name}' has no partition '{number}', {_those(count)}")
 
     def offset(self, store: Store, channel: str, partition: int) -> int:
         """The offset that is meant for a partition, now."""
@@ -89,10 +94,10 @@ class Places:
         said = self._said
         if isinstance(said, dict):
             said = said.get(channel, self._otherwise)
-        elif said.isdecimal():
-            self._refuse_many(channel, partition)
         if isinstance(said, dict):
             said = said.get(str(partition), self._otherwise)
+        elif str(said).isdecimal():
+            self._refuse_many(channel, partition)
         word = _WORDS.get(said, said)
         assert isinstance(word, str | int)
         return word
@@ -103,6 +108,10 @@ class Places:
                 f"{self._option}: an offset belongs to one partition, and channel '{channel}' has several. Write "
                 f'{{"{channel}": {{"{partition}": …}}}}, or use first, new or a time, which mean something for all'
             )
+
+
+def _those(count: int) -> str:
+    return "only 0" if count == 1 else f"only 0 to {count - 1}"
 
 
 def time_us(value: Any) -> int | None:

@@ -119,7 +119,7 @@ def _checked(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]
 
 
 def _path(said: dict[str, str]) -> str:
-    path = said.get("path", "").removeprefix("file://")
+    path = _local(said.get("path", ""))
     if not path and "hub" not in said:
         raise ConfigError("option 'path' is missing: the data directory of a station (or 'hub': wss://HOST:PORT)")
     return path
@@ -132,7 +132,14 @@ def _archive(said: dict[str, str]) -> str | None:
         raise ConfigError("option 'includeArchive' needs 'path': an archive lies beside its station")
     if text.lower() in _TRUTH:
         return "" if _TRUTH[text.lower()] else None
-    return text.removeprefix("file://")
+    if not text:
+        raise ConfigError("option 'includeArchive' is empty: use true, false, or the directory of an archive")
+    return _local(text)
+
+
+def _local(text: str) -> str:
+    """A directory, as Spark may write it."""
+    return text.removeprefix("file://").removeprefix("file:")
 
 
 def _truth(said: dict[str, str], name: str, *, default: bool) -> bool:

@@ -98,7 +98,7 @@ class Reader(DataSourceReader):
         with whole(options) as store:
             names = store.among(options.channels)
             for places in (starting, ending):
-                places.check_channels(names)
+                places.check_channels(store, names)
             splits = plan(store, asks(store, names, starting, ending), self._conditions, options.split_bytes)
         return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
 
@@ -122,7 +122,8 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
         return Task(Stored(options.path), wanted, fail_on_gap=options.fail_on_gap).read(partition)
     from heliograph.spark.fetching import Fetched
 
-    return Task(Fetched(options.hub), wanted, fail_on_gap=options.fail_on_gap).read(partition)
+    fetched = Fetched(options.hub, "appended" in wanted.names)
+    return Task(fetched, wanted, fail_on_gap=options.fail_on_gap).read(partition)
 
 
 class FilteringReader(Reader):

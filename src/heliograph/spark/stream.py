@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting = Places("startingOffsets", self._options.starting, "first")
         with self._kept.open() as store:
             names = store.among(self._options.channels)
-            starting.check_channels(names)
+            starting.check_channels(store, names)
             lives = {name: store.channel(name) for name in names}
             places = {
                 name: {number: starting.offset(store, name, number) for number in range(life.partitions)}

@@ -135,6 +135,10 @@ class Producer:
             self._latest[channel] = receipts[-1]
             return receipts
 
+    def partitions(self, channel: str) -> int:
+        """How many partitions a channel has; one that is not there is made."""
+        return self._engine.partition_count_or_new(channel)
+
     def publish_encoded(
         self,
         channel: str,

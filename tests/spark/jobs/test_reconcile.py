@@ -9,6 +9,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import ConfigError, NotFound
+from heliograph.spark.jobs._places import places
 from heliograph.spark.jobs.reconcile import reconcile
 from heliograph.spark.pipelines.running import run
 
@@ -101,6 +102,15 @@ def test_lines_that_are_there_twice_or_differ_are_told(spark: Any, stations: tup
     assert [row.originseq for row in found(result, "differing")] == ["0/1"]
     assert [(row.place, row.originseq, row.copies) for row in found(result, "duplicated")] == [("other", "0/0", 2)]
     assert result.bad
+
+
+def test_a_place_is_compared_with_others(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        hg.open(tmp_path / name, name="same", durability="os").close()
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    assert [found.name for found in places([one, other])] == [one, other]
+    with pytest.raises(ConfigError, match=r"/one is named twice"):
+        places([one, other, f"{other}/../one"])
 
 
 def test_equal_stations_are_good_news(spark: Any, stations: tuple[Path, Path], tmp_path: Path) -> None:

@@ -49,13 +49,19 @@ class Archive:
         if self._root is not None:
             return self._root
         found = archived.load(self._station, channel)
-        return self._station / DEFAULT if found is None else Path(found.archive)
+        own = self._station / DEFAULT
+        if found is None or (not Path(found.archive).is_dir() and channel in manifests.channels(own)):
+            return own  # the station's directory was moved, and its archive with it
+        return Path(found.archive)
 
     def _of(self, directory: Directory, channel: str) -> tuple[Manifest, int, Life | None]:
         """The manifest of a channel, and the life in it that the log goes on with."""
         if channel not in self._known:
-            manifest = manifests.load(self.root(channel), channel)
+            root = self.root(channel)
+            manifest = manifests.load(root, channel)
             file = directory.find(channel)
+            if file is not None:
+                manifests.check_there(root, manifest, archived.load(self._station, channel), file.incarnation)
 
             def id_at(partition: int, offset: int) -> str:
                 return directory.id_at(channel, partition, offset)

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import Damaged, UnsupportedFormat
+from heliograph.errors import ConfigError, Damaged, NotFound, UnsupportedFormat
 from heliograph.names import check_name
 from heliograph.spark.positions import Reached
+from heliograph.station.archived import DIRECTORY, Archived
 
 FORMAT: Final = 1
 MANIFEST: Final = "_manifest.json"
@@ -65,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     channel: str
+    station: str = ""
+    """Whose channel it is; empty in an archive that was made before this was written down."""
     lives: list[Life] = []
     files: list[File] = []
     holes: list[Hole] = []
@@ -98,6 +101,33 @@ def load(root: Path, channel: str) -> Manifest:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def check_there(root: Path, manifest: Manifest, noted: Archived | None, incarnation: str) -> None:
+    """Refuse an archive that is not where the station knows it to be: on a disk that is not mounted, perhaps.
+
+    What is archived would be missing without a word, or be archived once more beside it.
+    """
+    if manifest.lives or noted is None or noted.archive != str(root) or noted.incarnation != incarnation:
+        return
+    if any(noted.positions.values()):
+        raise NotFound(
+            f"channel '{manifest.channel}' was archived in {root}, and its {MANIFEST} is not there: is that disk "
+            f"mounted? If the archive is gone for good, remove {DIRECTORY}/{manifest.channel}.json from the station's "
+            "directory"
+        )
+
+
+def check_owner(root: Path, manifest: Manifest, station: str, incarnation: str) -> None:
+    """Refuse the channel of another station: by turns each would begin a new life, and archive all of it once more."""
+    another = f"'{manifest.station}'" if manifest.station not in {"", station} else ""
+    if not another and incarnation in [life.incarnation for life in manifest.lives[:-1]]:
+        another = "another station, which has the same name,"  # this life is over, by what was archived since
+    if another:
+        raise ConfigError(
+            f"channel '{manifest.channel}' of {another} is archived in {root}, and this is '{station}': give every "
+            "station a directory of its own (--to)"
+        )
 
 
 def save(root: Path, manifest: Manifest) -> None:

@@ -72,6 +72,8 @@ def plan(directory: Directory, root: Path, channels: Channels, step_bytes: int) 
             continue  # gone in a moment
         file = directory.engine.describe(name)
         manifest = manifests.load(root, name)
+        manifests.check_there(root, manifest, archived.load(directory.root, name), file.incarnation)
+        manifests.check_owner(root, manifest, directory.engine.name, file.incarnation)
         life = manifests.current(manifest, file.incarnation, _looking(directory, name))
         asks = []
         for number in range(file.partitions):
@@ -152,7 +154,7 @@ def _commit(directory: Directory, root: Path, one: Planned, told: list[Any]) -> 
         if row["reason"] is not None
     ]
     manifest = Manifest(
-        channel=channel, lives=[*one.manifest.lives[:number], _life(directory, one)],
+        channel=channel, station=directory.engine.name, lives=[*one.manifest.lives[:number], _life(directory, one)],
         files=[*one.manifest.files, *files], holes=[*one.manifest.holes, *holes],
     )  # fmt: skip
     manifests.save(root, manifest)
@@ -182,6 +184,15 @@ def _life(directory: Directory, one: Planned) -> Life:
         firsts |= before.firsts
         reached = {**before.reached, **reached}
     return Life(incarnation=one.incarnation, firsts=firsts, reached=reached)
+
+
+def note_all(path: Path, root: Path) -> None:
+    """Tell a station how far each of its channels is archived."""
+    with Directory(str(path)) as directory:
+        for name in manifests.channels(root):
+            manifest = manifests.load(root, name)
+            if manifest.station in {"", directory.engine.name}:
+                note(path, root, manifest)
 
 
 def note(station: Path, root: Path, manifest: Manifest) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql.datasource import InputPartition
 
 from heliograph.engine.port import Bounds
+from heliograph.errors import NotFound
 from heliograph.spark import splits
 from heliograph.spark.archive.covering import Archive
 from heliograph.spark.archive.manifest import Range
@@ -22,6 +23,8 @@ class WithArchive(Directory):
     """The channels of a station, with what is archived of them."""
 
     def __init__(self, path: str, root: str | None) -> None:
+        if root is not None and not Path(root).is_dir():
+            raise NotFound(f"there is no archive {root}: includeArchive is true, for the station's own, or a directory")
         super().__init__(path)
         self.archive = Archive(self.root, None if root is None else Path(root))
 

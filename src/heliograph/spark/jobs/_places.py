@@ -74,7 +74,10 @@ def place(path: str | Path) -> Place:
 
 
 def places(paths: list[str | Path]) -> list[Place]:
-    """Several of them, by names that differ."""
+    """Several of them, by names that differ. One that is named twice would have every message twice."""
     found = [place(path) for path in paths]
+    twice = [one for at, one in enumerate(found) if one in found[:at]]
+    if twice:
+        raise ConfigError(f"{twice[0].path} is named twice: --also names other stations, or archives")
     names = [one.name for one in found]
     return [one if names.count(one.name) == 1 else one._replace(name=str(one.path)) for one in found]

@@ -59,15 +59,14 @@ def archive(run: Run, channel: str, to: str | None, file_bytes: int, step_bytes:
     With the setting retention_archived a channel's segments are deleted only once they are archived.
     """
     from heliograph.spark.archive import manifest as manifests
-    from heliograph.spark.archive.steps import held, note, step
+    from heliograph.spark.archive.steps import held, note_all, step
     from heliograph.spark.options import Channels
     from heliograph.spark.pipelines.running import rounds
 
     root = place(run, to)
     total = Total()
     with held(root):
-        for name in manifests.channels(root):
-            note(run.path, root, manifests.load(root, name))  # a run before may have died before it could
+        note_all(run.path, root)  # a run before may have died before it could
         for _ in rounds(run, time.sleep):
             while not run.stopping():
                 done = step(run.spark, run.path, root, Channels(channel), step_bytes, file_bytes)

@@ -218,8 +218,9 @@ def output_of(text: str) -> Output:
     """
     kind, _, to = text.partition(":")
     try:
-        return msgspec.convert({"kind": kind, "to": to}, Output)
+        found = msgspec.convert({"kind": kind, "to": to}, Output)
+        if bool(to) == (kind in {"channel", *FILES}):
+            return found
     except msgspec.ValidationError:
-        raise ConfigError(
-            f"output {text!r} is not understood: use table, console, channel:NAME, parquet:DIR or delta:DIR"
-        ) from None
+        pass
+    raise ConfigError(f"output {text!r} is not understood: use table, console, channel:NAME, parquet:DIR or delta:DIR")

@@ -40,7 +40,8 @@ def write(run: Run, tables: Mapping[str, DataFrame], output: Output) -> dict[str
 def _write_parquet(table: DataFrame, place: str, output: Output) -> None:
     if output.mode != "complete" and Path(place).exists():
         raise ConfigError(f"{place} is there already: choose another directory, or say mode: complete to replace it")
-    table.write.mode("overwrite").partitionBy(*output.partition_by).options(**output.options).parquet(place)
+    mode = "overwrite" if output.mode == "complete" else "errorifexists"  # a URL is looked at by Spark alone
+    table.write.mode(mode).partitionBy(*output.partition_by).options(**output.options).parquet(place)
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------

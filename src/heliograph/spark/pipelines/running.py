@@ -16,10 +16,16 @@ from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import Show
 from heliograph.spark.pipelines.progress import Counter
 from heliograph.spark.pipelines.run import Progress, Result, Run
+from heliograph.spark.pipelines.tables import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_OWN: Final = (
+    "archive", "archived", "atomic", "audit", "channels", "pipelines", "producers", "schedule", "seen", "spark",
+    "subscriptions", "tenants",
+)  # fmt: skip
+"""What a station's directory holds, and nobody else puts files into."""
 LOOK_S: Final = 0.25
 """How often a running query is looked at, and a wish to stop is heard."""
 
@@ -36,6 +42,8 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     reset: bool = False
     verbose: bool = False
     """Whether what Java says is shown; otherwise it is in the pipeline's ``spark.log``."""
+    rows: int | None = None
+    """How many rows of each table are taken (``Rows``) before the run is done; without it they stay DataFrames."""
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +73,7 @@ class _Running:
         self._path = path.resolve()
         self._how = how
         self._listener = listener
+        self._spark: SparkSession | None = None
         self._trigger = check_trigger(how.trigger or pipeline.trigger)
         self._output = settled(how.output or pipeline.output, self._path)
         self._check()
@@ -97,6 +106,7 @@ class _Running:
             )
             try:
                 result, final = self._run(place, checkpoint, teller)
+                result = self._taken(result)
             except HeliographError as error:
                 teller.tell(state="failed", error=str(error))
                 raise
@@ -113,7 +123,14 @@ class _Running:
     def _checkpoint(self, place: Path) -> str | None:
         if self._trigger == BATCH or self._pipeline.procedural:
             return None
-        return self._how.checkpoint or str(place / "checkpoint")
+        return state.settled(self._how.checkpoint) if self._how.checkpoint else str(place / "checkpoint")
+
+    def _taken(self, result: Result) -> Result:
+        """The rows that are wanted: only now Spark does what a table asks for, which may fail."""
+        if self._how.rows is None:
+            return result
+        tables = {name: rows_of(table, self._how.rows) for name, table in result.tables.items()}
+        return msgspec.structs.replace(result, tables=tables)
 
     def _run(self, place: Path, checkpoint: str | None, teller: state.Teller) -> tuple[Result, state.State]:
         def stopping() -> bool:
@@ -143,10 +160,15 @@ class _Running:
         """See that the checkpoint, if there is one, is of this pipeline as it is; what it is known by."""
         if checkpoint is None:
             return ""
-        if self._how.reset and (aside := state.reset(Path(checkpoint))) is not None:
+        if self._how.reset and (aside := state.reset(checkpoint)) is not None:
             self._listener.note(f"the checkpoint is {aside} now, and everything is read from the beginning")
         inputs = self._pipeline.reads(self._options)
-        return state.belongs(place, self._pipeline, inputs, self._output, checkpoint).life
+
+        def there(found: str) -> bool:
+            """In an object store, or where a cluster has its files, only Spark can look."""
+            return has_checkpoint(self._session(place), found)
+
+        return state.belongs(place, self._pipeline, inputs, self._output, checkpoint, there).life
 
     def _finish_batch(self, run: Run, tables: Mapping[str, Any]) -> Result:
         if self._output.kind == "table":
@@ -154,7 +176,9 @@ class _Running:
         return Result({}, outputs.write(run, tables, self._output))
 
     def _session(self, place: Path) -> SparkSession:
-        return launched(self._pipeline, self._how, place)
+        if self._spark is None:
+            self._spark = launched(self._pipeline, self._how, place)
+        return self._spark
 
 
 def launched(pipeline: Pipeline, how: How, place: Path) -> SparkSession:
@@ -198,10 +222,28 @@ def called(run: Run, options: Mapping[str, Any], *, streaming: bool) -> dict[str
 
 
 def settled(output: Output, path: Path) -> Output:
-    """Directories that are not absolute are below the station's."""
-    if output.kind in FILES and "://" not in output.to and not Path(output.to).is_absolute():
-        return msgspec.structs.replace(output, to=str(path / output.to))
-    return output
+    """Directories that are not absolute are below the station's, and none is one that the station lives in."""
+    if output.kind not in FILES or "://" in output.to:
+        return output
+    place = (path / output.to).resolve()
+    if path.is_relative_to(place) or (place.is_relative_to(path) and place.relative_to(path).parts[0] in _OWN):
+        raise ConfigError(
+            f"output {output.kind} {place}: the station keeps its own files there, and a table would be among them, or "
+            "in their place. Choose another directory"
+        )
+    return msgspec.structs.replace(output, to=str(path / output.to))
+
+
+def has_checkpoint(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a stream has begun there, wherever that is."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return bool(spark.read.text(f"{checkpoint}/metadata").take(1))
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise
 
 
 def watch(query: Any, tell: Callable[[Progress], None], stopping: Callable[[], bool]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -164,8 +164,18 @@ class Belongs(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[str, str, str, tuple[str, ...]]
 
 
-def belongs(place: Path, pipeline: Pipeline, inputs: Mapping[str, Input], output: Output, checkpoint: str) -> Belongs:
-    """What the checkpoint belongs to, written down when it is new; ConfigError if it belongs to something else."""
+def belongs(
+    place: Path,
+    pipeline: Pipeline,
+    inputs: Mapping[str, Input],
+    output: Output,
+    checkpoint: str,
+    there: Callable[[str], bool] = lambda _: False,
+) -> Belongs:
+    """What the checkpoint belongs to, written down when it is new; ConfigError if it belongs to something else.
+
+    ``there`` is asked where this process does not see one.
+    """
     now = Belongs(
         checkpoint=checkpoint,
         life=os.urandom(8).hex(),
@@ -176,7 +186,7 @@ def belongs(place: Path, pipeline: Pipeline, inputs: Mapping[str, Input], output
     before = None
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
         before = msgspec.json.decode(SYSTEM_DISK.read_file(path), type=Belongs)
-    if before is not None and before.checkpoint == checkpoint and Path(checkpoint).exists():
+    if before is not None and before.checkpoint == checkpoint and (Path(checkpoint).exists() or there(checkpoint)):
         for what, old, new in (("reads", before.inputs, now.inputs), ("writes", before.output, now.output)):
             if old != new:
                 raise ConfigError(
@@ -197,11 +207,20 @@ def _told(what: Any) -> str:
     return f"{kind} {to} ({mode}{' by ' + ', '.join(by) if by else ''})"
 
 
-def reset(checkpoint: Path) -> Path | None:
+def settled(checkpoint: str) -> str:
+    """Where a checkpoint is, from whatever directory it is named; a URL says it by itself."""
+    path = checkpoint.removeprefix("file://")
+    return checkpoint if "://" in path else str(Path(path).absolute())
+
+
+def reset(checkpoint: str) -> Path | None:
     """Set a checkpoint aside, so that the next run begins anew; where it is then."""
-    if not checkpoint.exists():
+    if "://" in checkpoint:
+        raise ConfigError(f"--reset cannot rename {checkpoint}: begin anew with another --checkpoint")
+    place = Path(checkpoint)
+    if not place.exists():
         return None
-    aside = checkpoint.with_name(f"{checkpoint.name}-until-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+    aside = place.with_name(f"{place.name}-until-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     with explaining("cannot set the checkpoint aside"):
-        checkpoint.rename(aside)
+        place.rename(aside)
     return aside

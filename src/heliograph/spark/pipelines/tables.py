@@ -17,11 +17,13 @@ class Rows(NamedTuple):
 
 
 def rows_of(table: Any, limit: int) -> Rows:
-    """The first rows of a DataFrame, or of a list of mappings.
+    """The first rows of a DataFrame, or of a list of mappings; what was taken before stays as it is.
 
     >>> rows_of([{"a": 1}, {"a": 2}], 1)
     Rows(columns=['a'], rows=[{'a': 1}], more=True)
     """
+    if isinstance(table, Rows):
+        return table
     if isinstance(table, list):
         found, columns = table[: limit + 1], list(table[0]) if table else []
     else:

@@ -1,0 +1,25 @@
+"""When lines were appended, as far as a log tells: the last line of each entry of its index, and the last of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heliograph.disk import Disk
+from heliograph.log import segments
+from heliograph.log.held import Limit
+from heliograph.log.pieces import entries_of
+
+
+def append_times(folder: Path, limit: Limit, first: int, following: int, disk: Disk) -> list[tuple[int, int]]:
+    """Offsets from ``first`` to ``following - 1`` whose time is known, and the times in µs; in order.
+
+    ``limit`` is how far the log is on disk, as it was before: its index may grow meanwhile.
+    """
+    bases = segments.bases(folder, disk)
+    known: dict[int, int] = {}
+    for base, end in zip(bases, [*bases[1:], following], strict=True):
+        if base < following and end > first:
+            entries = entries_of(folder, base, disk)
+            known |= zip([behind - 1 for behind in entries.nexts], entries.append_us, strict=True)
+    known.setdefault(limit.next - 1, limit.append_us)
+    return sorted((offset, time_us) for offset, time_us in known.items() if first <= offset < following and time_us)
