@@ -8,6 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
 from heliograph.engine.fitting import fit
 from heliograph.engine.groups import Bells, Membership
+from heliograph.engine.onelife import OneLife
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
@@ -317,6 +319,10 @@ class FilesEngine:
         """Whether a channel is made when it is needed. That of a process's replies is not: whoever asked has gone."""
         return name.startswith(REPLY_TO) or (self.config.storage.auto_create and not is_mailbox(name))
 
+    def birth(self, name: str) -> datetime:
+        """When the channel was made: another moment means another channel of the same name."""
+        return self.describe(name).created
+
     def incarnation(self, name: str) -> str:
         return self.describe(name).incarnation
 
@@ -497,14 +503,20 @@ class FilesEngine:
         limit = self.limit(name, number)
         return Bounds(limit.first, limit.next)
 
-    def cursor(self, name: str, number: int, offset: int, sieve: Sieve | None = None) -> Cursor | SiftingCursor:
-        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
-        entry = self._open.get(name, number)
+    def cursor(
+        self, name: str, number: int, offset: int, sieve: Sieve | None = None, birth: datetime | None = None
+    ) -> Cursor | SiftingCursor:
+        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through.
+
+        It reads the channel that was made at ``birth``, by default the one that is there now, and none made later.
+        """
+        entry, place = self._open.get(name, number), self.directory.place(name, number, self.name)
+        log = OneLife(self._open, name, place, birth or self.birth(name), self.birth)
         if sieve is not None:
             from heliograph.engine.sifting import SiftingCursor
 
-            return SiftingCursor(self.log(name, number), offset, self.disk, self.payload_decoder, sieve)
-        return Cursor(self.log(name, number), offset, self.disk, entry.shared, self.payload_decoder)
+            return SiftingCursor(log, offset, self.disk, self.payload_decoder, sieve)
+        return Cursor(log, offset, self.disk, entry.shared, self.payload_decoder)
 
     def log(self, name: str, number: int) -> seek.Log:
         """A partition for whoever reads its bytes."""
