@@ -138,6 +138,11 @@ class Part:
         self.finish()
         return ended
 
+    def save(self) -> None:
+        """Save the position as it is now."""
+        if self._loop.positions is not None:
+            self._loop.positions.save()
+
     def finish(self) -> None:
         """Save the position for the last time: once, by its own thread or by whoever no longer waits for it."""
         with self._finishing:
