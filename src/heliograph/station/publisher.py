@@ -87,7 +87,9 @@ class Publisher(Shortcut):
                 return []
             places = self.partitioner.choose_many(channel, batch, key)
             if len(places) > 1:
-                return self.append_over(channel, places, ticket, ids)
+                receipts = self.append_over(channel, places, ticket, ids)
+                meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+                return receipts
             partition = next(iter(places))
             first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
         except HeliographError:
