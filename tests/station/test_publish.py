@@ -511,3 +511,22 @@ def test_a_batch_for_several_partitions_is_in_the_latency_like_any_other(opened:
     station.create_channel(CHANNEL, partitions=4)
     station.publish_many(CHANNEL, [hg.Draft(data=number, key=str(number)) for number in range(20)])
     assert station.stats().channels[0].publish_latency.count == 1
+
+
+@pytest.mark.parametrize("payloads", ["abc", b"abc", {"a": 1, "b": 2}, memoryview(b"abc")])
+def test_a_single_payload_is_no_batch_of_its_letters_or_keys(opened: Opener, payloads: Any) -> None:
+    station = opened(durability="os")
+
+    async def awaited() -> None:
+        await hg.AsyncStation(station, asyncio.get_running_loop()).publish_many(CHANNEL, payloads)
+
+    doors = [
+        lambda: station.publish_many(CHANNEL, payloads),
+        lambda: station.publish_many(CHANNEL, payloads, delay=60),
+        lambda: station.producer("importer").publish_many(CHANNEL, payloads),
+        lambda: asyncio.run(awaited()),
+    ]
+    for door in doors:
+        with pytest.raises(hg.InvalidMessage, match="a batch is a list of payloads"):
+            door()
+    assert station.channels() == []

@@ -22,6 +22,7 @@ from heliograph.message import (
     template,
     time_us,
 )
+from heliograph.payloads import batch_of
 from heliograph.station.partitioning import Places
 from heliograph.station.shortcut import Shortcut
 
@@ -80,7 +81,7 @@ class Publisher(Shortcut):
         """Publish an atomic batch from this thread."""
         started_ns = self._monotonic_ns()
         meter = self._route(channel, type_name).meter
-        batch = payloads if isinstance(payloads, list) else list(payloads)
+        batch = batch_of(payloads)
         try:
             ticket, ids = self.prepare_many(channel, batch, type_name, key, headers, correlation_id)
             if not ids:
