@@ -113,6 +113,14 @@ def test_a_wrong_setting_is_refused_with_a_way_out(tree: dict[str, object], says
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("service", ["two\nlines", "\udcff", "x" * 256])
+def test_a_service_that_no_message_can_name_is_refused(service: str) -> None:
+    with pytest.raises(ConfigError, match="service is a printable text"):
+        config.load(env={"HELIOGRAPH_SERVICE": service})
+    with pytest.raises(ConfigError, match="service is a printable text"):
+        config.Config().with_settings(service=service)
+
+
 def test_a_misspelt_variable_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"did you mean HELIOGRAPH_STORAGE_DURABILITY\?"):
         load(env={"HELIOGRAPH_STORAGE_DURABILTY": "os"})

@@ -25,6 +25,7 @@ from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.opening import open_linked
+from heliograph.payloads import batch_of
 from heliograph.station import Station
 from heliograph.station.atomic import Step
 from heliograph.station.info import (
@@ -339,7 +340,7 @@ class AsyncStation:
                 self.sync_station.publish_many, channel, payloads, type=type, key=key, headers=headers,
                 correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
             )  # fmt: skip
-        batch = payloads if isinstance(payloads, list) else list(payloads)
+        batch = batch_of(payloads)
         arguments = (channel, batch, type, key, headers, correlation_id, self._resolved)
         if self._must_look(channel, type, batch):
             ticket, ids = await self._call(self._publisher.prepare_many, *arguments)

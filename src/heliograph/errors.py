@@ -39,6 +39,8 @@ The tree::
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 
 class HeliographError(Exception):
     """The root of everything Heliograph raises."""
@@ -171,11 +173,11 @@ class ReplyFailed(HeliographError):
 
 
 class RetryLater(HeliographError):
-    """Raised by a handler: deliver this message again after ``seconds`` (counts as an attempt)."""
+    """Raised by a handler: deliver this message again after ``seconds``, or a timedelta (counts as an attempt)."""
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
-        super().__init__(reason or f"retry in {seconds} s")
-        self.seconds = seconds
+    def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
+        self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+        super().__init__(reason or f"retry in {self.seconds:g} s")
 
 
 class Reject(HeliographError):

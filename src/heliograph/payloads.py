@@ -21,7 +21,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -181,6 +181,21 @@ def next_version(type_name: str) -> str:
     """
     stem, _, number = type_name.rpartition(".v")
     return f"{stem}.v{int(number) + 1}" if number.isdecimal() else f"{type_name}.v2"
+
+
+def batch_of(payloads: Iterable[Any]) -> list[Any]:
+    """The messages of a batch. A text, bytes or a dict is one payload: nobody means its letters, or its keys.
+
+    >>> batch_of(range(3))
+    [0, 1, 2]
+    """
+    if isinstance(payloads, list):
+        return payloads
+    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidMessage(
+            f"a batch is a list of payloads, not a {type(payloads).__name__}; publish takes a single one"
+        )
+    return list(payloads)
 
 
 def encode(data: Any) -> bytes:

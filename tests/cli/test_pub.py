@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.cli.pub import _repeat
 from tests.cli.harness import Child, Helio, lines, one_line_error, wait_until
 
 
@@ -136,6 +137,18 @@ def test_count_repeats_a_message_and_bounds_stdin(helio: Helio, data: Path) -> N
     assert published(data, "alerts") == ["hello"] * 5
     helio("pub", "logs", "--count", "2", input="a\nb\nc\nd\n")
     assert published(data, "logs") == ["a", "b"]
+
+
+def test_what_is_repeated_is_appended_in_batches_of_a_bounded_size() -> None:
+    assert [len(batch) for batch in _repeat([b"x"], 25_000)] == [10_000, 10_000, 5_000]
+    assert [len(batch) for batch in _repeat([b"x" * 1_000_000, b"y"], 5)] == [4, 4, 2]
+    assert [len(batch) for batch in _repeat([b"x" * 9_000_000], 3)] == [1, 1, 1]
+
+
+def test_lines_longer_than_what_is_read_at_once_stay_whole(data: Path, spawn: type[Child]) -> None:
+    given = ["short", "x" * 300_000, "", "y" * 700_001, "z"]
+    assert spawn("pub", "logs", "--quiet").end("\n".join(given))[0] == 0
+    assert published(data, "logs") == given
 
 
 def test_rate_spreads_messages_over_time(helio: Helio, data: Path) -> None:

@@ -28,6 +28,11 @@ def test_validate_tells_right_from_wrong(helio: Helio, tmp_path: Path) -> None:
     assert "storage.durability" in result.stdout
     assert json.loads(helio("config", "validate", bad, "--json").stdout)["valid"] is False
     assert helio("config", "validate", "-c", bad).exit_code == 1
+    for wrong in ("name: two words", 'service: "two\\nlines"'):
+        bad.write_text(wrong)
+        result = helio("config", "validate", bad)
+        assert result.exit_code == 1
+        assert "two" in result.stdout
 
 
 def test_describe_explains_settings(helio: Helio) -> None:

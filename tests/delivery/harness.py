@@ -134,7 +134,12 @@ class FakeEngine:
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         return Bounds(self.first, len(self.entries))
 
-    def cursor(self, channel: str, partition: int, offset: int, sieve: object = None, /) -> FakeCursor:
+    def birth(self, channel: str, /) -> object:
+        return None
+
+    def cursor(
+        self, channel: str, partition: int, offset: int, sieve: object = None, birth: object = None, /
+    ) -> FakeCursor:
         return FakeCursor(self, offset)
 
     def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:

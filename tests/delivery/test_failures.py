@@ -148,6 +148,20 @@ def test_retry_later_waits_as_long_as_it_says_and_counts_as_an_attempt(station: 
     assert station.letters.written[0]["attempts"] == 3
 
 
+def test_retry_later_with_something_that_is_no_number_is_a_failure_like_others(station: MiniStation) -> None:
+    def handle(message: Message) -> None:
+        if message.data == 1:
+            raise RetryLater(None)  # type: ignore[arg-type]
+        seen.append(message.data)
+
+    seen: list[int] = []
+    station.publish(1, 2)
+    subscription = station.subscribe(handle, name="worker", retry=Retry(max_retries=1, base_s=0, max_s=0))
+    eventually(lambda: seen == [2])
+    assert "NoneType" in station.letters.written[0]["error"]
+    assert subscription.state == "running"
+
+
 def test_reject_is_a_dead_letter_at_once_that_tells_of_the_cause(station: MiniStation) -> None:
     calls: list[int] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.delivery import Flusher
 from heliograph.engine.port import Position
-from heliograph.errors import DiskFull, NotFound, StorageError, SubscriptionBusy
+from heliograph.errors import DiskFull, NotFound, StationClosed, StorageError, SubscriptionBusy
 from heliograph.message import Gap, Message
 from tests.delivery.harness import Gate, MiniStation, eventually
 
@@ -246,6 +246,22 @@ def test_close_from_inside_the_handler_does_not_deadlock(station: MiniStation) -
     eventually(lambda: subscription.closed)
     assert seen == [0, 1]
     assert station.saved() == 2, "the message that closed it is done"
+
+
+def test_close_from_inside_the_handler_saves_what_is_done_at_once(station: MiniStation) -> None:
+    """If the station is closed next, nothing can be saved any more when the handler returns."""
+
+    def handle(message: Message) -> None:
+        if message.data == 3:
+            subscription.close()
+            station.engine.save_error = StationClosed("the station is closed")
+
+    station.publish(*range(5))
+    station.flusher = Flusher(60_000)
+    subscription = station.subscribe(handle, name="worker", paused=True)
+    subscription.resume()
+    eventually(lambda: subscription.closed)
+    assert station.saved() == 3
 
 
 def test_close_of_a_paused_or_waiting_subscription_is_prompt(station: MiniStation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,7 @@ def test_retry_later_replaces_the_delay_but_not_the_count() -> None:
     retry = Retry(max_retries=1)
     assert retry.decide(1, RetryLater(17.5), 0.5) == Again(17.5)
     assert retry.decide(2, RetryLater(17.5), 0.5) == GiveUp()
+    assert retry.decide(1, RetryLater(timedelta(minutes=1)), 0.5) == Again(60.0)
 
 
 def test_retry_later_with_a_senseless_number_still_gives_a_wait() -> None:

@@ -485,3 +485,48 @@ def test_registered_types_are_checked_before_anything_is_written(opened: Opener)
         with pytest.raises(hg.PayloadMismatch):
             station.publish_many(CHANNEL, [Alert("b"), {"massage": 1}], type="com.example.alert.v1")
         assert [message.data for message in station.read(CHANNEL)] == [Alert("a")]
+
+
+@pytest.mark.parametrize("durability", ["always", "os"])
+def test_the_bytes_that_were_published_are_counted_whatever_way_they_went(opened: Opener, durability: str) -> None:
+    """The general way, the short one, and that of asyncio, which counted the payload alone or far too much."""
+    station = opened(durability=durability)
+    for number in range(5):
+        station.publish(CHANNEL, {"n": number})
+        station.publish(CHANNEL, number, key="a")
+        station.publish(CHANNEL, number, headers={"region": "eu"})
+
+    async def gather() -> None:
+        awaited = hg.AsyncStation(station, asyncio.get_running_loop())
+        await asyncio.gather(*(awaited.publish(CHANNEL, number) for number in range(5)))
+
+    asyncio.run(gather())
+    bodies = [message.raw[: message.raw.index(b',"origin":')] for message in station.read(CHANNEL)]
+    assert len(bodies) == 20
+    assert station.stats().channels[0].published_bytes == sum(map(len, bodies))
+
+
+def test_a_batch_for_several_partitions_is_in_the_latency_like_any_other(opened: Opener) -> None:
+    station = opened(durability="os")
+    station.create_channel(CHANNEL, partitions=4)
+    station.publish_many(CHANNEL, [hg.Draft(data=number, key=str(number)) for number in range(20)])
+    assert station.stats().channels[0].publish_latency.count == 1
+
+
+@pytest.mark.parametrize("payloads", ["abc", b"abc", {"a": 1, "b": 2}, memoryview(b"abc")])
+def test_a_single_payload_is_no_batch_of_its_letters_or_keys(opened: Opener, payloads: Any) -> None:
+    station = opened(durability="os")
+
+    async def awaited() -> None:
+        await hg.AsyncStation(station, asyncio.get_running_loop()).publish_many(CHANNEL, payloads)
+
+    doors = [
+        lambda: station.publish_many(CHANNEL, payloads),
+        lambda: station.publish_many(CHANNEL, payloads, delay=60),
+        lambda: station.producer("importer").publish_many(CHANNEL, payloads),
+        lambda: asyncio.run(awaited()),
+    ]
+    for door in doors:
+        with pytest.raises(hg.InvalidMessage, match="a batch is a list of payloads"):
+            door()
+    assert station.channels() == []

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _BATCH_MAX: Final = 10_000
 """Most messages of one append: as fast as more, and memory stays small."""
 
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Most bytes of one append, unless a single message has more."""
+
 _CHUNK_BYTES: Final = 256 * 1024
 """How much of stdin is read at once."""
 
@@ -171,25 +174,31 @@ def _read(files: Iterable[str], bytes_max: int) -> list[bytes]:
 
 def _repeat(given: list[bytes], count: int) -> Iterator[list[bytes]]:
     items = itertools.chain.from_iterable(itertools.repeat(given, count))
-    while batch := list(itertools.islice(items, _BATCH_MAX)):
+    together = max(1, min(_BATCH_MAX, _BATCH_BYTES_MAX // max(1, *map(len, given))))
+    while batch := list(itertools.islice(items, together)):
         yield batch
 
 
 def _lines(stop: Stop, bytes_max: int) -> Iterator[list[bytes]]:
     """What is there now, in whole lines: one from a person, thousands from a file."""
-    stdin, rest = cast(BufferedReader, sys.stdin.buffer), b""
+    stdin, rest = cast(BufferedReader, sys.stdin.buffer), bytearray()  # of a line whose end has not come yet
     while True:
         with stop.waiting():
             chunk = stdin.read1(_CHUNK_BYTES)
         if not chunk:
             break
-        *lines, rest = (rest + chunk).split(b"\n")
+        head, newline, tail = chunk.partition(b"\n")
+        rest += head
+        lines = []
+        if newline:
+            *others, last = tail.split(b"\n")
+            lines, rest = [bytes(rest), *others], bytearray(last)
         if len(rest) > bytes_max:
-            lines, rest = [*lines, rest], b""  # publish refuses it, with size and limit in the error
+            lines, rest = [*lines, bytes(rest)], bytearray()  # publish refuses it, with size and limit in the error
         if lines:
             yield lines
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 def _few(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:

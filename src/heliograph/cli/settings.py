@@ -58,12 +58,15 @@ def validate(common: Common, file: str | None) -> int:
 
     Unknown and misspelt settings are errors, with a suggestion. Exit code 1 if anything is wrong.
     """
-    from heliograph.errors import ConfigError
+    from heliograph.errors import ConfigError, InvalidName
+    from heliograph.names import check_name
 
     common.config_file = file or common.config_file
     try:
-        common.config()
-    except ConfigError as error:
+        name = common.config().name
+        if name:
+            check_name(name, "station")
+    except (ConfigError, InvalidName) as error:
         if common.json:
             output.document({"valid": False, "error": str(error)})
         else:

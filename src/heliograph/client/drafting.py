@@ -24,7 +24,7 @@ from heliograph.message import (
     time_us,
 )
 from heliograph.names import check_ownable
-from heliograph.payloads import Payloads
+from heliograph.payloads import Payloads, batch_of
 
 BYTES_TYPE: Final = "heliograph.bytes.v1"
 _BYTES = (bytes, bytearray, memoryview)
@@ -44,7 +44,7 @@ class Drafting:
     ) -> tuple[list[bytes], list[str]]:  # fmt: skip
         """Lines for the hub, and the ids in them. What an item does not say itself, ``common`` says."""
         check_ownable(channel)
-        batch = list(items)
+        batch = batch_of(items)
         if len(batch) > BATCH_MESSAGES_MAX:
             raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         now_us = time.time_ns() // 1000

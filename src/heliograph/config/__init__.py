@@ -45,6 +45,7 @@ from heliograph.config.sections import (
     Tls,
     WhenFull,
 )
+from heliograph.context import CONTEXT_CHARS_MAX
 from heliograph.errors import ConfigError
 
 __all__ = [
@@ -102,6 +103,12 @@ class Config(Section, frozen=True, kw_only=True):
     hub: Hub = msgspec.field(default_factory=Hub)
     links: Annotated[tuple[Link, ...], Meta(description="The hubs that this station connects to.")] = ()
     tls: Tls = msgspec.field(default_factory=Tls)
+
+    def __post_init__(self) -> None:
+        if not self.service.isprintable() or len(self.service) > CONTEXT_CHARS_MAX:
+            raise ConfigError(
+                f"service is a printable text of at most {CONTEXT_CHARS_MAX} characters, not {self.service!r}"
+            )
 
     def with_settings(self, **settings: object) -> Config:
         """This configuration with some settings changed, by keyword (see :func:`describe`)."""

@@ -98,8 +98,8 @@ class _Spent(NamedTuple):
 class Life:
     """The life of the channel that is being read: another one after a repair of its log."""
 
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
+    def __init__(self, incarnation: str, birth: Any = None) -> None:
+        self.incarnation, self.birth = incarnation, birth
 
 
 class Terms(NamedTuple):

@@ -163,7 +163,9 @@ class Loop:
             if self._cut is not None and not self._go_back(self._cut):
                 return None
             if self._cursor is None:
-                self._cursor = self._engine.cursor(terms.channel, terms.partition, self.lanes.reach(), self._sieve)
+                self._cursor = self._engine.cursor(
+                    terms.channel, terms.partition, self.lanes.reach(), self._sieve, terms.life.birth
+                )
             if self._backlog is not None:
                 self._skip(self._cursor, self._backlog)
             batch = self._cursor.pull()

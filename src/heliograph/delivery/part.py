@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heliograph.clock import Clock, to_us
 from heliograph.delivery.assembly import make_lanes
@@ -62,6 +62,8 @@ class Plan(NamedTuple):
     clock: Clock
     turns: Turns
     sieve: Sieve | None
+    birth: Any
+    """Of the channel, when it was subscribed to: one that is made anew under its name is another."""
 
 
 class Part:
@@ -135,6 +137,11 @@ class Part:
             nudge_s = min(2 * nudge_s, _NUDGE_S_MAX)
         self.finish()
         return ended
+
+    def save(self) -> None:
+        """Save the position as it is now."""
+        if self._loop.positions is not None:
+            self._loop.positions.save()
 
     def finish(self) -> None:
         """Save the position for the last time: once, by its own thread or by whoever no longer waits for it."""
@@ -241,7 +248,7 @@ def make_part(
         partition=partition,
         name=name,
         worker=plan.worker,
-        life=Life(incarnation),
+        life=Life(incarnation, plan.birth),
         batch=plan.batch,
         retry=plan.retry,
         letters=None if is_dead_letter_channel(channel) else letters,

@@ -95,14 +95,22 @@ class Engine(Protocol):
     def bounds(self, channel: str, partition: int = 0, /) -> Bounds:
         """What readers may see."""
 
-    def cursor(self, channel: str, partition: int, offset: int, sieve: Sieve | None = None, /) -> Cursor:
-        """A reader that begins at the offset; with a sieve it skips what that holds back."""
+    def cursor(
+        self, channel: str, partition: int, offset: int, sieve: Sieve | None = None, birth: Any = None, /
+    ) -> Cursor:
+        """A reader that begins at the offset; with a sieve it skips what that holds back.
+
+        Of another channel than that of the ``birth`` it raises NotFound.
+        """
 
     def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
         """True as soon as there is something at the offset; False on timeout or when woken."""
 
     def wake(self, channel: str, partition: int, /) -> None:
         """End every wait of this process on the partition."""
+
+    def birth(self, channel: str, /) -> Any:
+        """What tells the channel from one that is made anew under its name."""
 
     def incarnation(self, channel: str, /) -> str:
         """The channel's present life."""

@@ -159,11 +159,6 @@ class Flusher(Rounds[Saved]):
             positions.listed = True
             self._add(positions)
 
-    def close(self) -> None:
-        """End the thread, and save once more: a station closed by a handler does not wait for that handler's end."""
-        super().close()
-        self._round()
-
     def _round(self) -> None:
         with self._changed:
             moving, self._items = self._items, []

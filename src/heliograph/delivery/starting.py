@@ -199,6 +199,7 @@ def start_subscription(
             clock=clock,
             turns=turns or Turns(concurrency),
             sieve=sieve,
+            birth=engine.birth(channel),
         )
     except BaseException:
         holder.release(forget=False)

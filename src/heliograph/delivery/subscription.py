@@ -120,6 +120,8 @@ class Subscription:
         parts.forget = parts.forget or forget
         now = parts.stop()
         if self._inside():
+            for part in now:
+                part.save()  # if its station is closed next, nothing can be saved when the handler returns
             return parts.finished
         until_s = self._plan.clock.monotonic() + timeout_s
         ended = [part.join(until_s) for part in now]

@@ -23,6 +23,7 @@ from heliograph.engine.batches import Cursor
 from heliograph.engine.counts import PartitionCounts
 from heliograph.engine.fitting import fit
 from heliograph.engine.groups import Bells, Membership
+from heliograph.engine.onelife import OneLife
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
@@ -318,6 +319,10 @@ class FilesEngine:
         """Whether a channel is made when it is needed. That of a process's replies is not: whoever asked has gone."""
         return name.startswith(REPLY_TO) or (self.config.storage.auto_create and not is_mailbox(name))
 
+    def birth(self, name: str) -> datetime:
+        """When the channel was made: another moment means another channel of the same name."""
+        return self.describe(name).created
+
     def incarnation(self, name: str) -> str:
         return self.describe(name).incarnation
 
@@ -353,11 +358,10 @@ class FilesEngine:
         place = self.directory.place(check_name(name), number, self.name)
         if not place.directory.is_dir():
             self._no_such_channel(name, number)
-        created = self.describe(name).created
         if self.read_only:
             from heliograph.log.readonly import ReadOnlyLog
 
-            return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None, created)
+            return OpenPartition(ReadOnlyLog(place, self.directory.boot, self.disk, self.clock), None)
         if not self._always:
             self.directory.note_unsynced()
         publishing = self.config.publishing
@@ -376,7 +380,7 @@ class FilesEngine:
             wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
-        return OpenPartition(partition, commit, created)
+        return OpenPartition(partition, commit)
 
     def _no_such_channel(self, name: str, number: int) -> None:
         self._counts.forget(name)  # it may have been made anew, with fewer
@@ -499,25 +503,20 @@ class FilesEngine:
         limit = self.limit(name, number)
         return Bounds(limit.first, limit.next)
 
-    def cursor(self, name: str, number: int, offset: int, sieve: Sieve | None = None) -> Cursor | SiftingCursor:
-        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through."""
-        entry = self._open.get(name, number)
-        log = self.log(name, number)._replace(limit=lambda: self._limit_of(name, number, entry.created))
+    def cursor(
+        self, name: str, number: int, offset: int, sieve: Sieve | None = None, birth: datetime | None = None
+    ) -> Cursor | SiftingCursor:
+        """A reader of decoded batches, from an offset on; with a sieve only of what that lets through.
+
+        It reads the channel that was made at ``birth``, by default the one that is there now, and none made later.
+        """
+        entry, place = self._open.get(name, number), self.directory.place(name, number, self.name)
+        log = OneLife(self._open, name, place, birth or self.birth(name), self.birth)
         if sieve is not None:
             from heliograph.engine.sifting import SiftingCursor
 
             return SiftingCursor(log, offset, self.disk, self.payload_decoder, sieve)
         return Cursor(log, offset, self.disk, entry.shared, self.payload_decoder)
-
-    def _limit_of(self, name: str, number: int, created: datetime) -> Limit:
-        """As `limit`, of the channel that was made then: offsets mean nothing in another one of its name."""
-
-        def limit(entry: OpenPartition) -> Limit:
-            if entry.created != created:
-                raise NotFound(f"channel '{name}' was deleted and made again")
-            return entry.log.limit()
-
-        return self._open.use(name, number, limit)
 
     def log(self, name: str, number: int) -> seek.Log:
         """A partition for whoever reads its bytes."""

@@ -7,7 +7,6 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.disk import explain
@@ -36,12 +35,11 @@ def _affordable() -> int:
 class OpenPartition:
     """One partition this process has open."""
 
-    __slots__ = ("commit", "created", "log", "pins", "shared")
+    __slots__ = ("commit", "log", "pins", "shared")
 
-    def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None, created: datetime) -> None:
+    def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
         self.log = log
         self.commit = commit
-        self.created = created  # its channel: another moment means another channel of the same name
         self.shared = SharedBatches()
         self.pins = 0  # not to be closed for room
 

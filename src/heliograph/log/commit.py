@@ -127,7 +127,7 @@ class OneTicket(Ticket):
         self.guard = guard
         self.refused = self.error = None
         self.callback = callback
-        self.size = len(hole) + form.room
+        self.size = len(hole) + form.bytes
         self._done = False
         self._lock = None
 

@@ -28,6 +28,7 @@ LOST: Final = b"!"
 _CRC_AT: Final = -18  # -len(',"crc":"9a1c03f7"}')
 _ORIGIN: Final = re.compile(rb',"origin":"([^"\\]*)\.([0-9a-z]+)","originseq":"(\d+)/(\d+)"$')
 _BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
+_ID_AND_MICROSECONDS: Final = 36 + 6
 
 
 class Form:
@@ -37,11 +38,12 @@ class Form:
     the offset, and the place of the partition they are for.
     """
 
-    __slots__ = ("body", "lines", "room")
+    __slots__ = ("body", "bytes", "lines", "room")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.room = len(body) + 36 + TAIL_BYTES_MAX  # bytes that a line has beside its data, at the most
+        self.bytes = len(body) + _ID_AND_MICROSECONDS - len(b"%b%06d%b")  # of a body beside what fills the last hole
         self.lines: dict[bytes, bytes] = {}
 
     def line(self, place: bytes) -> bytes:

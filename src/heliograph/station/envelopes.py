@@ -29,7 +29,7 @@ from heliograph.message import (
     time_us,
 )
 from heliograph.names import check_publishable
-from heliograph.payloads import DEFAULT_TYPE, Payloads, encode
+from heliograph.payloads import DEFAULT_TYPE, Payloads, batch_of, encode
 from heliograph.station.partitioning import Partitioner
 from heliograph.station.stats import ChannelMeter, Meters
 from heliograph.station.types import Types
@@ -230,7 +230,7 @@ class Envelopes:
     ) -> tuple[Ticket, list[str]]:  # fmt: skip
         """A ticket for an atomic batch, and the ids in it. Everything is checked before anything is written."""
         self._route(channel, type_name)
-        batch = payloads if isinstance(payloads, list) else list(payloads)
+        batch = batch_of(payloads)
         if len(batch) > BATCH_MESSAGES_MAX:
             raise InvalidMessage(f"{len(batch)} messages in one batch, at most {BATCH_MESSAGES_MAX} are allowed")
         now_us = self._engine.clock.time_ns() // 1000

@@ -22,6 +22,7 @@ from heliograph.errors import HeliographError, OutOfSequence, StationClosed
 from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
+from heliograph.payloads import batch_of
 from heliograph.station.envelopes import Numbered
 from heliograph.station.partitioning import Places
 from heliograph.station.publisher import Publisher
@@ -112,7 +113,7 @@ class Producer:
         correlation_id: str | None = None,
     ) -> list[Receipt]:
         """Publish a batch under the next numbers, or from ``seq`` on; those that are stored already are left out."""
-        batch = payloads if isinstance(payloads, list) else list(payloads)
+        batch = batch_of(payloads)
         with self._lock:
             last = self._stored(channel)
             number = self._checked(last, channel, seq)

@@ -22,6 +22,7 @@ from heliograph.message import (
     template,
     time_us,
 )
+from heliograph.payloads import batch_of
 from heliograph.station.partitioning import Places
 from heliograph.station.shortcut import Shortcut
 
@@ -80,14 +81,16 @@ class Publisher(Shortcut):
         """Publish an atomic batch from this thread."""
         started_ns = self._monotonic_ns()
         meter = self._route(channel, type_name).meter
-        batch = payloads if isinstance(payloads, list) else list(payloads)
+        batch = batch_of(payloads)
         try:
             ticket, ids = self.prepare_many(channel, batch, type_name, key, headers, correlation_id)
             if not ids:
                 return []
             places = self.partitioner.choose_many(channel, batch, key)
             if len(places) > 1:
-                return self.append_over(channel, places, ticket, ids)
+                receipts = self.append_over(channel, places, ticket, ids)
+                meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+                return receipts
             partition = next(iter(places))
             first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
         except HeliographError:

@@ -65,7 +65,7 @@ class Shortcut(Envelopes):
             meter.refused += 1
             raise
         meter.published += 1
-        meter.bytes += len(hole)
+        meter.bytes += form.bytes + len(hole)
         if started_ns:
             meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(message_id, channel, partition, offset)

@@ -17,6 +17,7 @@ from heliograph.limits import NAME_BYTES_MAX
 from heliograph.log.commit import FormTicket, Ticket
 from heliograph.message import Draft, HeaderValue, Receipt
 from heliograph.names import check_name
+from heliograph.payloads import batch_of
 from heliograph.schedule import times
 from heliograph.station.publisher import Publisher
 
@@ -95,7 +96,7 @@ class Timetable:
             return self._publisher.publish_many(channel, payloads, type_name, key, headers, correlation_id, wait)
         due_us = times.due_us(now_us, deliver_at, delay)
         headers = times.with_expiry(headers, lifetime, max(due_us, now_us))
-        batch = list(payloads)
+        batch = batch_of(payloads)
         ticket, ids = self._publisher.prepare_many(channel, batch, type_name, key, headers, correlation_id)
         drafts = [item if isinstance(item, Draft) else None for item in batch]
         keys = [key if draft is None or draft.key is None else draft.key for draft in drafts]
