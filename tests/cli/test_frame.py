@@ -65,6 +65,12 @@ def test_the_version_is_the_packages() -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout == f"helio {hg.__version__}\n"
 
 
+@pytest.mark.parametrize("module", ["heliograph", "heliograph.cli"])
+def test_it_is_found_as_a_module(module: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"helio {hg.__version__}\n"
+
+
 # -- failures -----------------------------------------------------------------------------------------------
 
 PIPELINES: dict[tuple[str, ...], list[str]] = {
