@@ -77,6 +77,7 @@ def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net
         for number in (1, 2):
             host1.publish("alerts", number)
             wait_for(lambda: host1.links() and "alerts" in host1.links()[0].parked)
+            assert "create it there" in (why := host1.links()[0].parked["alerts"]) and str(net.path("hub")) not in why
             hub.create_channel("alerts")
             wait_for(lambda: number in payloads(net.path("hub"), "alerts"))  # noqa: B023 - waited for in this turn
             wait_for(lambda: not host1.links()[0].parked and not hub.links()[0].parked)

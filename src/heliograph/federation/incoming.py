@@ -114,10 +114,8 @@ class Storer:
                 self._line.settled(f"resume {event.channel}")
                 self._line.flush()
                 return
-            except NotFound as error:
-                if self._arrives(event.channel, event.stream):
-                    self._absent.add(event.channel)
-                    self._park(event.stream, event.channel, str(error))
+            except NotFound:
+                self._lack(event.stream, event.channel)
                 return
             except (HeliographError, OSError) as error:
                 self._line.complain(f"resume {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
@@ -174,9 +172,9 @@ class Storer:
                 return stored
             except (NotAllowed, NotFound) as error:
                 await turn.comes()
-                if self._flows.get(channel) is flow:
-                    if isinstance(error, NotFound):
-                        self._absent.add(channel)
+                if isinstance(error, NotFound):
+                    self._lack(turn.items[0].stream, channel)
+                else:
                     self._park(turn.items[0].stream, channel, str(error))
                 return None
             except ProtocolError as error:
@@ -217,6 +215,14 @@ class Storer:
             self._receiving.unpark(channel)
             self._line.alarms.calm()
             self._line.flush()
+
+    def _lack(self, stream: int, channel: str) -> None:
+        """The channel is not here, and not to be made: it waits for whoever makes it. No word of paths."""
+        if self._arrives(channel, stream):
+            self._absent.add(channel)
+            name = self._line.shared.station.engine.name
+            why = f"{name} has no channel '{channel}' and makes none by itself (storage.auto_create): create it there"
+            self._park(stream, channel, why)
 
     def _park(self, stream: int, channel: str, reason: str) -> None:
         """Not allowed, or not possible: the channel stands still on this link, the others go on."""
