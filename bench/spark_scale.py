@@ -107,7 +107,8 @@ def line(bench: Bench, spark: Any, data: Path, schema: str) -> list[Row]:
         consume(table(spark, data, schema, endingOffsets=str(size)))
         return size / (perf_counter() - started)
 
-    found = bench.measure({str(size): partial(rate, size) for size in (smallest, *larger)}, int(bench.either(3, 1)))
+    rounds = 1 if bench.long else int(bench.either(3, 1))  # 50 million take minutes
+    found = bench.measure({str(size): partial(rate, size) for size in (smallest, *larger)}, rounds)
     rows = []
     for size in larger:
         seconds = size / median(found[str(size)])
