@@ -67,8 +67,8 @@ def test_a_worker_of_a_group_prints_until_it_is_told_to_end(hub: Hub, tmp_path: 
 
 
 def test_a_command_finishes_its_message_and_failures_are_the_hubs(hub: Hub, tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    command = f"sleep 1; grep -q bad && exit 7; echo done >> {book}"
+    book, begun = tmp_path / "book", tmp_path / "begun"
+    command = f"echo begun >> {begun}; sleep 1; grep -q bad && exit 7; echo done >> {book}"
     with hub.open("hub") as station:
         child = Child(
             tmp_path / "none", "sub", "jobs", "--name", "w", "--queue", "--exec", command, "--max-retries", "0",
@@ -79,7 +79,7 @@ def test_a_command_finishes_its_message_and_failures_are_the_hubs(hub: Hub, tmp_
         wait_until(lambda: "jobs.dead-letter" in [info.name for info in station.channels() if info.messages])
         (letter,) = station.read("jobs.dead-letter")
         assert letter.data["error_type"] == "heliograph.cli.exec.CommandFailed"
-        wait_until(lambda: station.queue_info("jobs", "w").in_flight == 1)
+        wait_until(lambda: begun.read_text().count("begun") == 2)
         child.signal(signal.SIGTERM)
         code, _, err = child.end()
         assert (code, "1 message delivered" in err) == (0, True)

@@ -229,8 +229,7 @@ def test_a_retry_in_one_partition_does_not_hold_up_the_others(station: Station) 
         got.append(message.data)
 
     with station.subscribe(CHANNEL, handle, name="worker", start="first") as subscription:
-        eventually(lambda: len(got) == 20)
-        assert subscription.state == "retrying"
+        eventually(lambda: len(got) == 20 and subscription.state == "retrying")
         assert subscription.positions == {0: 10, 1: 0, 2: 10}
 
 
