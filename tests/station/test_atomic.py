@@ -11,6 +11,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.engine.positions import Position
+from heliograph.engine.steps import Steps
 from tests.faults import Died, FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import eventually
@@ -81,6 +82,15 @@ def test_what_is_recorded_happens_though_the_disk_fills_up_meanwhile(opened: Ope
     assert records(root) == []
 
 
+def abandon(station: hg.Station) -> None:
+    """As if its process had died."""
+    for thread_owner in (station._upkeep, station.engine._committers, station.engine._keeper):
+        thread_owner.close()
+    if station.engine._syncer is not None:
+        station.engine._syncer._stop.set()
+    station.engine.abandon()
+
+
 @pytest.mark.parametrize("durability", ["always", "interval"])
 def test_dying_at_any_call_it_happens_whole_or_not_at_all(opened: Opener, root: Path, durability: str) -> None:
     number, survived = 0, False
@@ -102,11 +112,7 @@ def test_dying_at_any_call_it_happens_whole_or_not_at_all(opened: Opener, root: 
             survived = not disk.dead
         except (Died, hg.OutcomeUnknown):
             pass
-        for thread_owner in (station._upkeep, station.engine._committers, station.engine._keeper):
-            thread_owner.close()
-        if station.engine._syncer is not None:
-            station.engine._syncer._stop.set()
-        station.engine.abandon()
+        abandon(station)
         disk.bury()
         with opened() as after:
             position = after.engine.load_position("in", "bridge", 0)
@@ -209,6 +215,76 @@ def test_of_two_attempts_at_one_message_that_overlap_one_happens(opened: Opener)
             eventually(lambda: len(steps) == 2 and any(one.already_done for one in steps))
         assert sorted(one.already_done for one in steps) == [False, True]
         assert data_of(station, "out") == [1]
+
+
+def two_at_one_message(opened: Opener, **first: Any) -> tuple[hg.Station, hg.Station, hg.Message]:
+    """Two stations on one directory, as in two processes, and a message that both may be at."""
+    one, other = opened(**first), opened()
+    one.publish("in", 1)
+    one.create_channel("out")
+    one.subscribe("in", lambda _: None, name="bridge", start="first", paused=True).close()
+    return one, other, next(one.read("in"))
+
+
+def bridged(station: hg.Station, message: hg.Message) -> bool:
+    """Take the step; whether it was done before."""
+    with station.atomic() as step:
+        step.publish("out", message.data)
+        step.commit(message, "bridge")
+    return step.already_done
+
+
+def test_of_two_processes_at_one_message_one_takes_the_step(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, message = two_at_one_message(opened)
+    real, recording, go_on = Steps._write, threading.Event(), threading.Event()
+
+    def slow(steps: Steps, record: Any) -> Any:
+        if steps is one.engine.steps:
+            recording.set()
+            assert go_on.wait(30)
+        return real(steps, record)
+
+    monkeypatch.setattr(Steps, "_write", slow)
+    done: dict[str, bool] = {}
+    threads = [
+        threading.Thread(target=lambda name=name, station=station: done.update({name: bridged(station, message)}))
+        for name, station in (("one", one), ("other", other))
+    ]
+    threads[0].start()
+    assert recording.wait(30)  # it has asked whether that is done, and nothing is on disk yet
+    threads[1].start()
+    threads[1].join(0.3)  # it waits for the other, or overtakes it
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert done == {"one": False, "other": True}
+    assert (data_of(other, "out"), records(root)) == ([1], [])
+
+
+def test_who_is_second_after_a_death_finds_the_step_or_takes_it(opened: Opener, root: Path) -> None:
+    number, survived = 0, False
+    while not survived:
+        number += 1
+        disk = FaultyDisk()
+        one, other, message = two_at_one_message(opened, disk=disk)
+        disk.kill_at(number)
+        try:
+            bridged(one, message)
+            survived = not disk.dead
+        except (Died, hg.OutcomeUnknown):
+            pass
+        abandon(one)
+        disk.bury()
+        bridged(other, message)
+        position = other.engine.load_position("in", "bridge", 0)
+        assert position is not None
+        assert (data_of(other, "out"), position.offset, records(root)) == ([1], 1, []), f"death at {number}"
+        for channel in ("in", "out"):
+            other.delete_channel(channel)
+        other.close()
+    assert number > 8
 
 
 def test_a_part_whose_channel_was_deleted_meanwhile_is_dropped_and_audited(opened: Opener, root: Path) -> None:

@@ -11,15 +11,18 @@ or does the upkeep::
 The record is locked while somebody carries it out; the kernel frees a dead one's lock. Each line of a part carries
 ``"atomic":"ID/number of the part"``, so whoever goes on looks from ``start`` (the partition's end when the record was
 written) whether the part is there already. A part is one atomic batch: it is there whole or not at all.
+
+Steps that move the same position take turns, in all processes: a worker that was left behind may still be at a message
+that another one has by now, and whoever is second finds it done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import google_crc32c
 import msgspec
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
 APPEND_WAIT_S = 60.0
+Place: TypeAlias = tuple[str, str, int]
+"""Channel, subscription and partition: what has a position."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -56,6 +61,11 @@ class Moved(msgspec.Struct, frozen=True):
     subscription: str
     partition: int
     position: Position
+
+    @property
+    def place(self) -> Place:
+        """Whose position it is."""
+        return self.channel, self.subscription, self.partition
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -85,9 +95,8 @@ class Steps:
         self._engine = engine
         self._root = engine.root / "atomic"
         self._disk = engine.disk
-        self._floors: dict[tuple[str, str, int], Position] = {}
-        self._saving: dict[tuple[str, str, int], threading.Lock] = {}
-        self._committing: dict[tuple[str, str, int], threading.Lock] = {}
+        self._floors: dict[Place, Position] = {}
+        self._saving: dict[Place, threading.Lock] = {}
 
     # -- carrying out -----------------------------------------------------------------------------------------
 
@@ -114,7 +123,7 @@ class Steps:
                 self._withdraw(step_id)
                 raise refusal
             for moved in positions:  # from here on it has happened
-                self._floors[moved.channel, moved.subscription, moved.partition] = moved.position
+                self._floors[moved.place] = moved.position
             firsts = [self._append(record, number) for number in range(len(record.parts))]
             self._finish(record)
         except ProducerFenced:
@@ -185,11 +194,11 @@ class Steps:
     def _move(self, moved: Moved) -> None:
         engine = self._engine
         engine.make_durable(moved.channel, moved.partition, moved.position.offset)
-        with self.saving(moved.channel, moved.subscription, moved.partition):
-            before = engine.positions.load(moved.channel, moved.subscription, moved.partition)
+        with self.saving(*moved.place):
+            before = engine.positions.load(*moved.place)
             same_life = before is not None and before.incarnation == moved.position.incarnation
             if before is None or not same_life or before.offset < moved.position.offset:
-                engine.positions.save(moved.channel, moved.subscription, moved.partition, moved.position)
+                engine.positions.save(*moved.place, moved.position)
 
     def saving(self, channel: str, subscription: str, partition: int) -> threading.Lock:
         """To be held while a position is saved: one that takes long must not end after, and undo, that of a step."""
@@ -198,10 +207,13 @@ class Steps:
     # -- going on for a dead process ----------------------------------------------------------------------------
 
     @explaining("cannot finish an atomic step")
-    def recover(self) -> int:
-        """Finish what dead processes began; how many steps. Costs a look at a directory when there is none."""
+    def recover(self, meant: Callable[[Path], bool] = lambda _: True) -> int:
+        """Finish what dead processes began, or what is ``meant`` of that; how many steps.
+
+        Costs a look at a directory when there is none.
+        """
         done = 0
-        for path in self._records():
+        for path in filter(meant, self._records()):
             try:
                 lock = FileLock(path, self._disk, create=False)
             except FileNotFoundError:
@@ -255,11 +267,15 @@ class Steps:
             self.recover()
 
     def _is_by(self, path: Path, channel: str, producer: str) -> bool:
-        try:
-            numbered = _decode(self._disk.read_file(path)).numbered
-        except (FileNotFoundError, msgspec.MsgspecError):  # finished meanwhile, or not a record yet
-            return False
+        record = self._read(path)
+        numbered = record.numbered if record is not None else None
         return numbered is not None and (numbered.channel, numbered.producer) == (channel, producer)
+
+    def _read(self, path: Path) -> Record | None:
+        """A record; None if it is finished meanwhile, or no record yet."""
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+            return _decode(self._disk.read_file(path))
+        return None
 
     def _appended(self, record: Record, number: int) -> bool:
         part = record.parts[number]
@@ -278,11 +294,28 @@ class Steps:
     @contextlib.contextmanager
     def committing(self, positions: Sequence[Moved]) -> Iterator[None]:
         """To be held from asking whether these are done until they are: steps for the same message take turns."""
-        places = sorted((one.channel, one.subscription, one.partition) for one in positions)
+        places = {one.place for one in positions}
         with contextlib.ExitStack() as stack:
-            for place in places:
-                stack.enter_context(self._committing.setdefault(place, threading.Lock()))
+            for place in sorted(places):
+                stack.callback(self._turn(place).release)
+            if places:  # whoever had its turn before may have died in the middle of it
+                self.recover(lambda path: self._moves(path, places))
             yield
+
+    @explaining("cannot begin an atomic step")
+    def _turn(self, place: Place) -> FileLock:
+        channel, subscription, partition = place
+        lock = FileLock(self._engine.positions.directory(channel, subscription) / f"{partition}.step", self._disk)
+        try:
+            lock.exclusive(self._engine.clock, APPEND_WAIT_S)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    def _moves(self, path: Path, places: Collection[Place]) -> bool:
+        record = self._read(path)
+        return record is not None and any(one.place in places for one in record.positions)
 
     def done(self, channel: str, subscription: str, partition: int, position: Position) -> bool:
         """Whether a subscription is at a position already, or beyond: a message that was done comes again."""

@@ -210,6 +210,7 @@ class Storer:
 
     def found(self, channels: Collection[str]) -> None:
         """These are here: what was parked because it was not goes on."""
+        self._absent.intersection_update(self._receiving.parked)  # of the rest nobody asks any more
         for channel in [channel for channel in self._absent if channel in channels]:
             self._absent.discard(channel)
             self._receiving.unpark(channel)

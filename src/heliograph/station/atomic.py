@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from heliograph.engine import kinds
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.engine.steps import Moved
@@ -79,8 +78,7 @@ class Step:
         check_name(subscription, "subscription")
         if subscription not in self._engine.positions.names(message.channel):
             raise NotFound(f"channel '{message.channel}' has no subscription '{subscription}'")
-        directory = self._engine.positions.directory(message.channel, subscription)
-        if kinds.kind(directory, self._engine.disk) == "queue":
+        if self._engine.positions.kind(message.channel, subscription) == "queue":
             raise ConfigError(
                 f"'{subscription}' of '{message.channel}' is a queue: its messages are acknowledged one by one, not "
                 "by a position, and a step cannot commit them. Use a subscription or a group."
@@ -109,7 +107,7 @@ class Step:
         steps, moved = self._engine.steps, list(self._moved.values())
         with steps.committing(moved):
             # A handler that took too long goes on beside the next attempt: whoever is second does nothing.
-            if any(steps.done(one.channel, one.subscription, one.partition, one.position) for one in moved):
+            if any(steps.done(*one.place, one.position) for one in moved):
                 self.already_done = True
                 return
             self._carry_out(moved)

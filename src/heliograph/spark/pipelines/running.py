@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OWN: Final = (
-    "archive", "archived", "atomic", "audit", "channels", "pipelines", "producers", "schedule", "seen", "spark",
-    "subscriptions", "tenants",
+    "archive", "archived", "atomic", "audit", "channels", "dead", "links", "patterns", "pipelines", "producers",
+    "quarantine", "replies", "schedule", "seen", "spark", "subscriptions", "trash",
 )  # fmt: skip
 """What a station's directory holds, and nobody else puts files into."""
 LOOK_S: Final = 0.25
