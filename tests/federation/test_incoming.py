@@ -14,10 +14,11 @@ import pytest
 import heliograph as hg
 from heliograph.engine.knowledge import Outdated
 from heliograph.errors import NotAllowed, NotFound, StorageError
-from heliograph.federation import incoming
+from heliograph.federation import frames, incoming
 from heliograph.federation.events import Arrived, Gapped, Opened
 from heliograph.federation.inlet import Inlet, Standing, Stored
 from heliograph.federation.quota import Quota
+from heliograph.federation.receiving import Receiving
 from heliograph.federation.rules import Rules
 from heliograph.seen import SeenSet
 from tests.arrivals import lines as foreign_lines
@@ -68,7 +69,8 @@ class Line:
         self.complaints: list[str] = []
         self.over = asyncio.Event()
         self.shared = SimpleNamespace(station=None)
-        self.session = SimpleNamespace(receiving=self)
+        self.session: Any = SimpleNamespace(receiving=self)
+        self.alarms: Any = None
         self.tasks: set[asyncio.Task[None]] = set()
 
     def resume(self, *_: object) -> None:
@@ -222,6 +224,27 @@ async def test_a_look_that_is_late_does_not_disturb_a_channel_that_was_opened_ag
             disk.syncing[first].set()
         await wait_for(lambda line=line: bool(line.acks) and line.acks[-1] == 2)
         assert (line.acks, line.parked) == ([1, 2], []), "nothing is acknowledged that was not stored"
+
+
+@in_a_loop
+async def test_who_names_channels_that_are_not_here_and_gives_them_up_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, disk, _ = await begun(monkeypatch)
+    rules = Rules("host1", [">"])
+    line.session.receiving = receiving = Receiving(lambda *_: None, rules, window=1 << 20, budget=1 << 20)
+    line.shared.station = SimpleNamespace(engine=SimpleNamespace(name="hub"))
+    line.alarms = SimpleNamespace(calm=lambda: None)
+    storer = incoming.Storer(line, rules, Quota(messages_per_s=0, bytes_per_s=0))  # type: ignore[arg-type]
+    for number in range(1, 4):
+        (event,) = receiving.on_open(frames.Open(stream=number, channel=f"c{number}", partitions=1))
+        assert isinstance(event, Opened)
+        disk.looking = [_gone]
+        await storer.resume(event)
+    assert list(receiving.parked) == ["c1", "c2", "c3"]
+    del receiving.parked["c1"]  # as it does when the other side withdraws it
+    storer.found(["c2"])
+    assert (list(receiving.parked), storer._absent) == (["c3"], {"c3"})
 
 
 def _gone() -> None:

@@ -15,7 +15,7 @@ import pytest
 import heliograph as hg
 from tests.client.conftest import Hub
 from tests.spark.bridge_process import bridge
-from tests.spark.test_hub_sink import Served
+from tests.spark.test_hub_sink import Served, place
 from tests.spark.test_kills import copied, kill, start
 
 BRIDGE = {"name": "bridge", "subscribe": ["in"], "publish": ["in", "out"]}
@@ -36,12 +36,10 @@ def served(hub: Hub) -> Iterator[Served]:
     process.close()
 
 
-def place(hub: Hub) -> dict[str, str]:
-    return {"hub": hub.url, **{f"tls{kind.title()}": str(path) for kind, path in hub.tls("bridge").items()}}
-
-
 def finish(spark: Any, hub: Hub, checkpoint: Path) -> None:
-    query = bridge(spark, json.dumps(place(hub)), str(checkpoint), "out").trigger(availableNow=True).start()
+    query = (
+        bridge(spark, json.dumps(place(hub, name="bridge")), str(checkpoint), "out").trigger(availableNow=True).start()
+    )
     query.awaitTermination(300)
 
 
@@ -49,7 +47,7 @@ def test_sigkill_of_the_driver_once(spark: Any, hub: Hub, served: Served, tmp_pa
     """Killed as soon as the first messages are there, and the hub after it; another Spark goes on."""
     with hub.connect("bridge") as client:
         client.publish_many("in", [{"n": n} for n in range(1_500)])
-    driver = start(json.dumps(place(hub)), tmp_path / "checkpoint")
+    driver = start(json.dumps(place(hub, name="bridge")), tmp_path / "checkpoint")
     try:
         until = time.monotonic() + 300
         while not copied(hub.path("hub")) and time.monotonic() < until:
@@ -70,7 +68,7 @@ def test_sigkill_of_driver_and_hub_at_random_moments_neither_loses_nor_doubles_a
     chance = random.Random(11)
     published = 0
     for turn in range(ROUNDS):
-        driver = start(json.dumps(place(hub)), tmp_path / "checkpoint")
+        driver = start(json.dumps(place(hub, name="bridge")), tmp_path / "checkpoint")
         until = time.monotonic() + chance.uniform(0.5, 15.0)
         try:
             while time.monotonic() < until:

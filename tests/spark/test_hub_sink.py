@@ -44,9 +44,9 @@ def station(hub: Hub) -> Iterator[hg.Station]:
         yield found
 
 
-def place(hub: Hub, port: int | None = None) -> dict[str, str]:
-    """The options of a sink."""
-    tls = {f"tls{kind.title()}": str(path) for kind, path in hub.tls("writer").items()}
+def place(hub: Hub, port: int | None = None, name: str = "writer") -> dict[str, str]:
+    """The options of a source or sink."""
+    tls = {f"tls{kind.title()}": str(path) for kind, path in hub.tls(name).items()}
     return {"hub": f"wss://localhost:{port}" if port else hub.url, **tls}
 
 

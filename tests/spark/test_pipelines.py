@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,16 @@ def test_a_table_is_not_written_over_the_station(root: Path, opened: Opener) -> 
             run(large, {}, root, How(trigger="batch", output=Output("parquet", wrong, "complete")))
     assert settled(Output("delta", "out/x"), root).to == str(root / "out/x")
     assert settled(Output("parquet", str(root.parent / "lake")), root).to == str(root.parent / "lake")
+
+
+def test_every_directory_of_a_station_is_its_own(tmp_path: Path) -> None:
+    """As docs/format.md lists them."""
+    listed = (Path(__file__).parents[2] / "docs" / "format.md").read_text().split("DATA/\n", 1)[1].split("```", 1)[0]
+    found = set(re.findall(r"^  ([a-z]+)/", listed, re.MULTILINE))
+    assert {"channels", "links", "trash"} <= found
+    for name in sorted(found):
+        with pytest.raises(ConfigError, match="the station keeps its own files there"):
+            settled(Output("parquet", name), tmp_path)
 
 
 def test_a_checkpoint_that_only_spark_sees_keeps_its_life(tmp_path: Path) -> None:

@@ -75,14 +75,23 @@ def read(root: Path, section: Section) -> bytes:
     try:
         fd = SYSTEM_DISK.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        raise Damaged(f"{path} is gone, though the batch it belongs to is not published as a whole") from None
+        raise _lost(path, section, "gone") from None
     try:
         data = SYSTEM_DISK.read_range(fd, section.length, section.position)
     finally:
         SYSTEM_DISK.close(fd)
     if len(data) != section.length or google_crc32c.value(data) != section.crc:
-        raise Damaged(f"{path} is damaged, though the batch it belongs to is not published as a whole")
+        raise _lost(path, section, "damaged")
     return data
+
+
+def _lost(path: Path, section: Section, how: str) -> Damaged:
+    query = Path(section.file).parts[0]
+    return Damaged(
+        f"{path} is {how}, though the batch it belongs to is not published as a whole. Put it back from a copy; or, to "
+        f"give up what is left of the batch, remove {FOLDER}/{query}.json from the station's directory, and see what "
+        f"of it is in '{section.channel}' before you write it again"
+    )
 
 
 def sweep(root: Path, older_than_s: float, keep: frozenset[str]) -> list[Swept]:
