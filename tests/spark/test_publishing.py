@@ -269,9 +269,10 @@ def test_columns_that_mean_nothing_are_refused() -> None:
 
 def test_a_section_out_of_turn_is_refused(root: Path) -> None:
     with hg.open(root) as station, station.producer("p") as producer:
-        head = [b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"']
-        assert producer.publish_encoded("out", 0, head, [b',"data":1'], seq=1, times_us=(1, 1)) == 1
-        assert producer.publish_encoded("out", 0, head, [b',"data":1'], seq=1, times_us=(1, 1)) == 0
+        head = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
+        body = [head + b',"data":1']
+        assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 1
+        assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 0
         with pytest.raises(OutOfSequence):
-            producer.publish_encoded("out", 0, head, [b',"data":1'], seq=3, times_us=(1, 1))
+            producer.publish_encoded("out", 0, body, seq=3, times_us=(1, 1))
     assert numbers(root) == [1]

@@ -62,6 +62,35 @@ def test_most_lines_are_not_decoded_one_by_one(tmp_path: Path) -> None:
     assert np.flatnonzero(found.odd).tolist() == [62]
 
 
+def test_numbers_stand_before_the_data_or_behind_it(tmp_path: Path) -> None:
+    """Behind, where lines were encoded before anybody numbered them."""
+    with hg.open(tmp_path, name="host1") as station:
+        publish_every_kind(station, "alerts")
+        with station.producer("before") as producer:
+            producer.publish_many("alerts", [{"n": 1}, "text", None])
+        with station.producer("behind") as producer:
+            bodies = [HEAD + b',"data":%b' % data for data in (b'{"n":1}', b'"text"', b"null", b'"a\\"b"', b"[]")]
+            producer.publish_encoded("alerts", 0, bodies, seq=1, times_us=(1, 1))
+            producer.publish_encoded("alerts", 0, bodies[:1], seq=6, times_us=(1, 1))
+    text = stored(tmp_path)
+    batch, malformed = to_batch(Piece(0, text), PLACE, wanted())
+    assert not malformed
+    for offset, (row, one) in enumerate(zip(batch.to_pylist(), text.splitlines(), strict=True)):
+        assert comparable(row) == expected(one, "alerts", 0, offset)
+    found = cut(text + PADDING)
+    assert not found.odd[-9:].any()
+    span = found.spans["producerseq"]
+    numbers = [text[a:b] for a, b in zip(span.start[-9:], span.end[-9:], strict=True)]
+    assert numbers == [b"1/1", b"1/2", b"1/3", b"1/1", b"1/2", b"1/3", b"1/4", b"1/5", b"1/6"]
+
+
+def test_who_is_numbered_twice_is_decoded_by_itself() -> None:
+    numbers = b',"producer":"p","producerseq":"1/1"'
+    tail = b',"origin":"host1.k3f9q2","originseq":"0/1"'
+    text = line(HEAD + numbers + b',"data":1') + line(HEAD + numbers + b',"data":1' + numbers, tail)
+    assert cut(text + line(HEAD + b',"data":1' + numbers) + PADDING).odd.tolist() == [False, True, False]
+
+
 def test_bytes_expiry_and_raw_lines_have_columns(tmp_path: Path) -> None:
     with hg.open(tmp_path, name="host1") as station:
         station.publish("alerts", b"\x00\x01")

@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 def lay(root: Path, batch: str, *numbers: int, name: str = "t", query: str = Q, partition: int = 0) -> list[Section]:
     head = '{"specversion":"1.0","id":"i%d","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
-    data = "".join(f'{head % n}\n,"data":{n}\n' for n in numbers).encode()
+    data = "".join(f'{head % n},"data":{n}\n' for n in numbers).encode()
     (make_folder(root, query, batch) / f"{name}.lines").write_bytes(data)
     file = f"{query}/{batch}/{name}.lines"
     return [Section(file, "out", partition, len(numbers), 0, len(data), google_crc32c.value(data), (1, 1))]

@@ -170,9 +170,10 @@ def test_one_that_fails_again_says_how_often_it_was_tried_and_whose_it_is(statio
 
 
 def test_a_subscription_that_is_not_there_now_gets_it_when_it_comes_back(opened: Opener, station: Station) -> None:
-    with station.subscribe(CHANNEL, Handler(1), name="pager", start="first", retry=NO_RETRY):
+    with station.subscribe(CHANNEL, Handler(1), name="pager", start="first", retry=NO_RETRY) as before:
         publish(station, 0, 1)
         eventually(lambda: letters(station) == 1)
+        eventually(done(before))  # the other one is in another partition
     dead.replay(station, CHANNEL)
     station.close()
     again = opened()

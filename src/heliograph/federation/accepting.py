@@ -35,8 +35,6 @@ class Accepted(NamedTuple):
     id: str
     key: str | None
     time_us: int
-    data_at: int
-    """Where its payload begins in the body."""
 
 
 def accept(
@@ -71,7 +69,7 @@ def accept(
     key = words.get("partitionkey")
     begin = template(into or channel, type_name, source) % (check_id(words.get("id")), _timestamps.format(moment))
     rest = attributes(key, words.get("correlationid"), words.get("traceparent"), words.get("subject"), headers)
-    return Accepted(begin + rest + data, words["id"], key, moment, len(begin) + len(rest))
+    return Accepted(begin + rest + data, words["id"], key, moment)
 
 
 _WORDS: Final = (

@@ -128,7 +128,7 @@ class Storeroom:
         position = 0
         for partition, found in places.items():
             chosen = [events[at] for at in found]
-            piece = b"".join([b"%b\n%b\n" % (one.body[: one.data_at], one.body[one.data_at :]) for one in chosen])
+            piece = b"\n".join([*(one.body for one in chosen), b""])
             times = [one.time_us for one in chosen]
             crc = google_crc32c.value(piece)
             sections.append(

@@ -55,13 +55,17 @@ class Form:
 def fill(form: bytes, columns: Sequence[Sequence[Any]], place: bytes, first: int) -> bytes:
     """Finish an atomic batch whose messages differ only in the holes of the form, for each of which is a column."""
     count = len(columns[0])
-    mark = b',"batch":"%d/%d"' % (first, count) if count > 1 else b""
-    line = b'%b%b%b%%d"' % (form, mark, place.replace(b"%", b"%%"))
+    line = b'%b%b%b%%d"' % (form, batch_mark(first, count), place.replace(b"%", b"%%"))
     texts = [line % row for row in zip(*columns, range(first, first + count), strict=True)]
     holes: list[bytes | int] = [0] * (2 * len(texts))
     holes[::2] = texts
     holes[1::2] = map(_value, texts)
     return b'%b,"crc":"%08x"}\n' * len(texts) % tuple(holes)  # all at once: half the time of one by one
+
+
+def batch_mark(first: int, count: int) -> bytes:
+    """What every line of an atomic batch says of it; a batch of one needs no mark."""
+    return b',"batch":"%d/%d"' % (first, count) if count > 1 else b""
 
 
 def origin_place(origin: bytes, partition: int) -> bytes:
@@ -78,10 +82,8 @@ def stamp(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int
 
 
 def stamp_batch(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:
-    """Finish the bodies of an atomic batch; a batch of one needs no mark."""
-    if len(bodies) == 1:
-        return stamp(bodies, crcs, place, first)
-    return _finish(bodies, crcs, b',"batch":"%d/%d"%b' % (first, len(bodies), place), first)
+    """Finish the bodies of an atomic batch."""
+    return stamp(bodies, crcs, batch_mark(first, len(bodies)) + place, first)
 
 
 def _finish(bodies: Sequence[bytes], crcs: Sequence[int], place: bytes, first: int) -> bytes:

@@ -10,7 +10,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from heliograph import config as configs
 from heliograph.errors import Busy, InvalidName, Unreachable
@@ -145,8 +144,7 @@ class _Sending:
 
     def send(self, channel: str, rows: pa.Table) -> None:
         """Lay rows aside that go to one channel."""
-        bodies = self._encoder.bodies(no_letters(channel), rows)
-        lines = pc.binary_join_element_wise(bodies.heads, bodies.payloads, "}\n", "")
+        lines = self._encoder.bodies(no_letters(channel), rows, "}\n").texts
         data = memoryview(content(lines))
         for begin, end in cuts(_borders(lines), self._size):
             name = f"{self._name}-{len(self.files)}"

@@ -44,8 +44,7 @@ _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
 class Bodies(NamedTuple):
     """Rows as messages that are not yet published."""
 
-    heads: pa.Array  # envelopes without their closing brace
-    payloads: pa.Array  # ,"data":… or ,"data_base64":"…"
+    texts: pa.Array  # envelopes without their closing brace, and what shall stand behind each
     times_us: tuple[int, int]
 
 
@@ -82,8 +81,8 @@ class Encoder:
         self._max_bytes = max_bytes - TAIL_BYTES_MAX - PRODUCER_BYTES_MAX
         self._stamps = Timestamps()
 
-    def bodies(self, channel: str, rows: pa.Table) -> Bodies:
-        """What is published to a channel for some rows."""
+    def bodies(self, channel: str, rows: pa.Table, ending: str) -> Bodies:
+        """What is published to a channel for some rows; ``ending`` stands behind each."""
         now_us = time.time_ns() // 1000
         times, span = self._times(rows, now_us)
         payloads, binary = _payloads(rows)
@@ -94,9 +93,9 @@ class Encoder:
                 parts += _optional(name, rows[name])
         if "headers" in rows.column_names:
             parts.append(_headers(rows["headers"]))
-        heads = _joined(parts, len(rows))
-        self._check_size(channel, heads, payloads)
-        return Bodies(heads, payloads, span)
+        texts = _joined([*parts, *payloads, ending], len(rows))
+        self._check_size(channel, texts)
+        return Bodies(texts, span)
 
     def _ids(self, rows: pa.Table) -> pa.Array:
         if "id" not in rows.column_names:
@@ -133,9 +132,8 @@ class Encoder:
         texts = pc.strftime(numbers.cast(pa.timestamp("us", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
         return texts, (low, high)
 
-    def _check_size(self, channel: str, heads: pa.Array, payloads: pa.Array) -> None:
-        sizes = pc.add(pc.binary_length(heads), pc.binary_length(payloads))
-        largest = pc.max(sizes).as_py()
+    def _check_size(self, channel: str, texts: pa.Array) -> None:
+        largest = pc.max(pc.binary_length(texts)).as_py()
         if largest > self._max_bytes:
             raise MessageTooLarge(
                 f"a row for '{channel}' makes a message of about {largest} bytes; messages.max_bytes allows "
@@ -153,17 +151,18 @@ def partitions_of(keys: pa.Array, count: int) -> pa.Array:
 # -- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def _payloads(rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
-    """The payloads as they stand in a line, and which of them are bytes."""
+def _payloads(rows: pa.Table) -> tuple[list[Any], pa.Array | None]:
+    """The payloads as they stand in a line, part by part, and which of them are bytes."""
     texts = _json(rows["data"]) if "data" in rows.column_names else pa.nulls(len(rows), pa.string())
-    found = pc.binary_join_element_wise(',"data":', pc.coalesce(texts, "null"), "")
+    texts = pc.coalesce(texts, "null") if texts.null_count else texts
     if "bytes" not in rows.column_names:
-        return found, None
+        return [',"data":', texts], None
+    found = pc.binary_join_element_wise(',"data":', texts, "")
     binary = _chunk(rows["bytes"])
     encoded = [None if one is None else base64.b64encode(one).decode() for one in binary.to_pylist()]
     there = binary.is_valid()
     as_text = pc.binary_join_element_wise(',"data_base64":"', pa.array(encoded, pa.string()), '"', "")
-    return pc.if_else(there, as_text, found), there
+    return [pc.if_else(there, as_text, found)], there
 
 
 def _json(column: pa.ChunkedArray) -> pa.Array:

@@ -6,6 +6,7 @@ A line is written in one order and without spaces (see docs/format.md)::
     ,"partitionkey":"…","correlationid":"…","traceparent":"…","subject":"…"             if the publisher set them
     ,"producer":"…","producerseq":"…"                                                   of a numbered publisher
     ,"data":…                                                                           any JSON
+    ,"producer":"…","producerseq":"…"                                                   if numbered after encoding
     ,"atomic":"…","batch":"…"                                                           of what belongs together
     ,"origin":"…","originseq":"…","crc":"…"}                                            always
 
@@ -39,7 +40,7 @@ _CRC: Final = b'","crc":"'
 _CRC_AT: Final = len('","crc":"9a1c03f7"}')
 _ORIGINSEQ: Final = b'","originseq":"'
 _ORIGIN: Final = b',"origin":"'
-_TAIL: Final = tuple((name, b',"%b":"' % name.encode()) for name in ("batch", "atomic"))
+_TAIL: Final = tuple((name, b',"%b":"' % name.encode()) for name in ("batch", "atomic", "producerseq", "producer"))
 TIME_CHARS: Final = len("2026-11-15T20:30:01.123456Z")
 HEAD: Final = frozenset({"id", *(name for name, _ in _FIXED), *(name for name, _ in _OPTIONAL)})
 BEHIND: Final = frozenset({"data", "atomic", "batch", "origin", "originseq"})
@@ -173,13 +174,27 @@ class _Cutter:
         self._spans["origin"] = Span(before + 1, between)
         closing = closing - 12  # the quote before the comma, if what stands there ends with one
         for name, literal in _TAIL:
+            near = quotes[closing] == limit - 1
+            if not near.any():
+                break
             start = quotes[closing - 1] + 1
-            there = (quotes[closing] == limit - 1) & self._are(start - len(literal), literal)
+            there = near & self._are(start - len(literal), literal)
             if there.any():
-                self._spans[name] = Span(start, limit - 1, there)
+                fits &= self._note(name, Span(start, limit - 1, there))
                 limit = np.where(there, start - len(literal), limit)
                 closing = closing - 4 * there
         return fits, limit
+
+    def _note(self, name: str, span: Span) -> Mask | bool:
+        """Keep where an attribute is that others have before their data; which lines do not have it twice."""
+        before, there = self._spans.get(name), span.there
+        if before is None or before.there is None or there is None:
+            self._spans[name] = span
+            return True
+        starts, ends = np.where(there, span.start, before.start), np.where(there, span.end, before.end)
+        self._spans[name] = Span(starts, ends, there | before.there)
+        once: Mask = ~(there & before.there)
+        return once
 
     def _refuse_escapes(self, fits: Mask, ends: Numbers, data: Numbers, limit: Numbers) -> None:
         """A value with an escape is not what its bytes say; inside of data escapes are as good as any."""

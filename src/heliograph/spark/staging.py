@@ -105,9 +105,8 @@ class Stage:
         return self._counts[channel]
 
     def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
-        bodies = self._encoder.bodies(channel, rows)
-        lines = pc.binary_join_element_wise(bodies.heads, "\n", bodies.payloads, "\n", "")
-        data = content(lines)
+        bodies = self._encoder.bodies(channel, rows, "\n")
+        data = content(bodies.texts)
         if self._fd < 0:
             make_folder(*self._place)
             self._fd = SYSTEM_DISK.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -117,7 +116,7 @@ class Stage:
                 str(Path(self._folder.parent.name, self._folder.name, self._name)),
                 channel,
                 partition,
-                len(lines),
+                len(rows),
                 self._position,
                 len(data),
                 google_crc32c.value(data),

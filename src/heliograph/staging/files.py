@@ -1,6 +1,6 @@
 """Messages that are laid aside, where no reader looks, until all of a batch are published.
 
-    spark/staged/QUERY/BATCH/NAME.lines     head, newline, payload, newline, and so on
+    spark/staged/QUERY/BATCH/NAME.lines     bodies: envelopes without their closing brace, each with a newline
 
 A file holds messages for several channels and partitions, section by section. It is synced before anybody relies on it.
 """
@@ -24,7 +24,7 @@ STAGED: Final = "staged"
 SUFFIX: Final = ".lines"
 _TRIES: Final = 8
 PRODUCER_BYTES_MAX: Final = 300
-"""What a message has beside head and payload when it is published: who numbered it, and how."""
+"""What a message has beside its body when it is published: who numbered it, and how."""
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -158,16 +158,14 @@ class Publishing:
         """Append what is missing of a section, step by step."""
         if first + section.count - 1 <= producer.last(section.channel):
             return
-        lines = read(self.root, section).split(b"\n")
-        heads, payloads = lines[0:-1:2], lines[1::2]
+        bodies = read(self.root, section).split(b"\n")[:-1]
         # Fewer than there were when it was laid aside, if the channel was made anew since.
         partition = section.partition % producer.partitions(section.channel)
         step = max(1, min(BATCH_MESSAGES_MAX, section.count * SPARK_APPEND_BYTES // max(1, section.length)))
         for at in range(0, section.count, step):
             producer.publish_encoded(
-                section.channel, partition, heads[at : at + step], payloads[at : at + step],
-                seq=first + at, times_us=section.times_us,
-            )  # fmt: skip
+                section.channel, partition, bodies[at : at + step], seq=first + at, times_us=section.times_us
+            )
             yield
 
     def _discard(self, batch: str) -> None:

@@ -9,7 +9,7 @@ See engine/producers.py for how the numbers survive, and how a producer that was
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +19,8 @@ import msgspec
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.producers import Last
 from heliograph.errors import HeliographError, OutOfSequence, StationClosed
-from heliograph.log.commit import FormTicket, Ticket
+from heliograph.log.commit import Ticket
+from heliograph.log.stamping import EncodedTicket, NumberForm
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
 from heliograph.payloads import batch_of
@@ -144,25 +145,23 @@ class Producer:
         self,
         channel: str,
         partition: int,
-        heads: list[bytes],
-        payloads: list[bytes],
+        bodies: list[bytes],
         *,
         seq: int,
         times_us: tuple[int, int],
     ) -> int:
         """Publish a batch to one partition that was encoded elsewhere; how many were not stored before.
 
-        A head is an envelope without its closing brace, a payload its ``,"data":…``. ``times_us`` are the smallest and
-        the largest event time. Batches for several partitions come one after the other: numbers have no holes.
+        A body is an envelope without its closing brace. ``times_us`` are the smallest and the largest event time.
+        Batches for several partitions come one after the other: numbers have no holes.
         """
         with self._lock:
             last = self._stored(channel)
-            known = min(len(heads), max(0, last - self._checked(last, channel, seq) + 1))
-            if known == len(heads):
+            known = min(len(bodies), max(0, last - self._checked(last, channel, seq) + 1))
+            if known == len(bodies):
                 return 0
-            numbers = range(seq + known, seq + len(heads))
-            columns: list[Sequence[Any]] = [heads[known:], numbers, payloads[known:]]
-            ticket = FormTicket(b"%b" + self._form + b"%b", columns, self._engine.clock.time_ns() // 1000)
+            form = NumberForm(*self._form.split(b"%d"))
+            ticket = EncodedTicket(bodies[known:], form, seq + known, self._engine.clock.time_ns() // 1000)
             ticket.min_us, ticket.max_us = times_us
             ticket.guard = self._epoch.guard
             try:
@@ -171,7 +170,7 @@ class Producer:
             except BaseException:
                 self._doubt(channel)
                 raise
-            self._last[channel] = numbers[-1]
+            self._last[channel] = seq + len(bodies) - 1
             self._latest[channel] = Receipt("", channel, partition, first + ticket.count - 1)
             return ticket.count
 
