@@ -303,6 +303,7 @@ class _Backup:
                 self._copies.copy(path, Source(reader.read, length, crc, lambda at: _crc_at(entries, reader, at)))
         data = b"".join(index.encode(entry) for entry in entries)
         self._copies.put(f"{folder}/{base:020d}{segments.INDEX}", data)
+        self._copy_small(f"{folder}/{base:020d}{segments.LOST}")
 
     def _copy_compressed(self, folder: str, place: Place, base: int, entries: list[Entry]) -> None:
         path = segments.path_of(place.directory, base, segments.COMPRESSED)

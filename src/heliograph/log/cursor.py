@@ -20,10 +20,11 @@ import google_crc32c
 from heliograph.disk import Disk
 from heliograph.errors import Damaged, HeliographError
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
-from heliograph.log import compactstate, index, indexing, lines, segments, swap
+from heliograph.log import compactstate, index, indexing, lines, lost, segments, swap
 from heliograph.log.held import Limit
 
 _extend = google_crc32c.extend
+DAMAGED = "damaged on disk"
 CHUNK_ENTRIES_MAX = CHUNK_BYTES // INDEX_STRIDE_BYTES + 1
 READ_AHEAD_ENTRIES = 4 * CHUNK_ENTRIES_MAX
 LOOKS = 8
@@ -100,6 +101,7 @@ class LogCursor:
         self._place = _Place(0, 0)
         self._sealed_size = -1
         self._lost = False
+        self._repaired: list[lost.Range] = []  # of the segment: lines that were damaged, and are blank now
         self._ahead: deque[index.Entry] = deque()
 
     def seek(self, offset: int) -> None:
@@ -171,14 +173,14 @@ class LogCursor:
         data, crc = self._take(goal)
         if not self._fits(goal, data, crc):
             return self._doubt()
-        return self._advance(goal, data, None, [])
+        return self._advance(goal, data)
 
     def _lacking(self) -> Chunk:
         """No segment holds the offset: one was shortened or is gone. Go on with the next."""
         later = [base for base in segments.bases(self._directory, self._disk) if base > self.offset]
         if not later:
             raise Damaged(f"{self._directory}: no segment holds offset {self.offset}; run 'helio verify'")
-        gap = Missing(self.offset, later[0], "damaged on disk")
+        gap = Missing(self.offset, later[0], DAMAGED)
         self.seek(gap.next)
         return Chunk(gap.first, gap.next, b"", None, [gap], 0, (-1, 0, 0))
 
@@ -191,11 +193,16 @@ class LogCursor:
     def _fits(self, goal: _Checkpoint, data: bytes, crc: int) -> bool:
         return crc == goal.crc and len(data) == goal.end - self._place.position
 
-    def _advance(
-        self, goal: _Checkpoint, data: bytes, numbered: list[tuple[int, bytes]] | None, missing: list[Missing]
+    def _advance(self, goal: _Checkpoint, data: bytes) -> Chunk:
+        numbered, gone = lost.told(self._repaired, data, self.offset, goal.next)
+        return self._leave(goal, data, numbered, gone)
+
+    def _leave(
+        self, goal: _Checkpoint, data: bytes, numbered: list[tuple[int, bytes]] | None, gone: list[lost.Range]
     ) -> Chunk:
         assert self._segment is not None
         place = (self._segment.inode, goal.end, goal.crc)
+        missing = [Missing(low, high, DAMAGED) for low, high in gone]
         chunk = Chunk(self.offset, goal.next, data, numbered, missing, goal.append_us, place)
         self._place = _Place(goal.end, goal.crc)
         self.offset = goal.next
@@ -265,6 +272,7 @@ class LogCursor:
             if base < 0:
                 raise FileNotFoundError(f"{self._directory} holds nothing before offset {self.offset}") from None
             self._open(base, sealed=base < limit.base)
+        self._repaired = lost.load(self._directory, base, self._disk)
         self._place = self._find(base)
         self._lost = False
 
@@ -353,7 +361,7 @@ class LogCursor:
                 return self._lacking()
             data, crc = self._take(goal)
             if self._fits(goal, data, crc):
-                return self._advance(goal, data, None, [])
+                return self._advance(goal, data)
             assert self._segment is not None
             if segments.in_place(self._segment, self._disk) and self._log.limit().base == limit.base:
                 break
@@ -370,12 +378,12 @@ class LogCursor:
         data = self._segment.read(start, goal.end - start)
         found = lines.sort_out(data, first, self._log.place.home(), goal.next)
         wanted = [(offset, line) for offset, line in found.lines if self.offset <= offset < goal.next]
-        missing = [
-            Missing(max(low, self.offset), high, "damaged on disk")
-            for low, high, _ in found.missing
-            if high > self.offset
-        ]
-        return self._advance(goal, data, wanted, missing)
+        known = {offset for offset, _ in found.lines}
+        others = [b"!" if offset in known else b"" for offset in range(first, found.next)]
+        gone = lost.united([*(one[:2] for one in found.missing), *lost.among(self._repaired, others, first)])
+        return self._leave(
+            goal, data, wanted, [(max(low, self.offset), high) for low, high in gone if high > self.offset]
+        )
 
     def close(self) -> None:
         """Free the files. The cursor can go on: it opens them again."""

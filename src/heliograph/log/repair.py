@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from heliograph.disk import Disk
-from heliograph.log import compress, index, indexing, inspection, lines, recovery, redact, segments
+from heliograph.log import compress, index, indexing, inspection, lines, lost, recovery, redact, segments
 from heliograph.log.head import FENCED, Fields, TornHead
 from heliograph.log.held import Evicted
 from heliograph.log.indexing import Place
@@ -67,16 +67,19 @@ def rewrite(place: Place, state: Segment, disk: Disk) -> list[Path]:
     plain = segments.path_of(place.directory, state.base)
     temporary = f"{plain}.tmp-{os.getpid()}"
     aside: list[Path] = []
+    gone: list[lost.Range] = []
     fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         following = state.base
         spans = entries if state.index_numbers else None
         for stretch in inspection.stretches(reader, reader.size(), place, spans, state.following):
             aside += _save_damage(place, state, stretch, disk)
+            gone += _gone(stretch, state.following)
             disk.write_all(fd, normalised(stretch, state.following))
             following = min(stretch.next, state.following)
         disk.write_all(fd, b"\n" * (state.following - following))
         disk.fdatasync(fd)
+        lost.note(place.directory, state.base, [*gone, (following, state.following)], disk)
     except BaseException:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
@@ -87,6 +90,12 @@ def rewrite(place: Place, state: Segment, disk: Disk) -> list[Path]:
     disk.rename(temporary, plain)
     disk.sync_directory(place.directory)
     return aside
+
+
+def _gone(stretch: Stretch, limit: int) -> list[lost.Range]:
+    """Which lines of a stretch are missing."""
+    missing = stretch.found.missing if stretch.found is not None else ()
+    return [(first, min(after, limit)) for first, after, _ in missing]
 
 
 def _save_damage(place: Place, state: Segment, stretch: Stretch, disk: Disk) -> list[Path]:

@@ -4,6 +4,7 @@
 00000000000000000000.index          see index.py
 00000000000000000000.jsonl.zst      the same lines as independent zstd frames (a sealed segment)
 00000000000000000000.frames         derived: where each frame begins, see compress.py
+00000000000000000000.lost           lines that a repair made blank, see lost.py
 00000000000000000000.index.next     only while the segment is being replaced by a shorter one, see swap.py
 """
 
@@ -21,6 +22,7 @@ COMPRESSED: Final = ".jsonl.zst"
 INDEX: Final = ".index"
 NEXT_INDEX: Final = ".index.next"
 FRAMES: Final = ".frames"
+LOST: Final = ".lost"
 FORMS: Final = (PLAIN, COMPRESSED)
 """What a segment's file may be; one of them, but for a moment."""
 _SUFFIXES: Final = frozenset(FORMS)
@@ -115,7 +117,7 @@ def stored_bytes(directory: Path, base: int, disk: Disk) -> int:
 def remove(directory: Path, base: int, disk: Disk) -> int:
     """Delete a segment: what holds messages first, so that a crash leaves no message without its place."""
     freed = stored_bytes(directory, base, disk)
-    for suffix in (PLAIN, COMPRESSED, INDEX, NEXT_INDEX, FRAMES):
+    for suffix in (PLAIN, COMPRESSED, INDEX, NEXT_INDEX, FRAMES, LOST):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(path_of(directory, base, suffix))
     return freed
