@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heliograph.errors import ConfigError
 from heliograph.spark import session
 from heliograph.spark.session import find_java
+
+module = importlib.import_module("heliograph.spark.session")
 
 
 def java(folder: Path, version: str) -> str:
@@ -66,7 +71,6 @@ def test_the_master_is_what_spark_submit_was_told(monkeypatch: pytest.MonkeyPatc
     def masters(**how: str) -> object:
         return session(**how)
 
-    module = importlib.import_module("heliograph.spark.session")
     monkeypatch.setattr(module, "_builder", Builder)
     monkeypatch.setattr(module, "find_java", lambda: "java")
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -76,3 +80,37 @@ def test_the_master_is_what_spark_submit_was_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert masters() == []
     assert masters(master="yarn") == ["yarn"]
+
+
+def test_processes_on_this_machine_do_not_import_from_zips(spark: Any, tmp_path: Path) -> None:
+    """Compiling pyspark anew takes each of them most of a second."""
+
+    def where(batches: Any) -> Any:
+        import pyarrow as pa
+        import pyspark
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__]})
+
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(where, "file STRING").collect()
+    assert Path(row["file"]).exists(), "not inside of a zip"
+    path = f"/spark/python/lib/pyspark.zip:{tmp_path}/with space:/spark/python/lib/py4j-0.10.9.9-src.zip:/b"
+    command = [
+        str(Path(module.__file__ or "").with_name("python.sh")),
+        "-c",
+        "import os; print(os.environ['PYTHONPATH'])",
+    ]
+    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_REAL_PYTHON": sys.executable}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.strip() == f"{tmp_path}/with space:/b"
+
+
+def test_the_python_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "./env/bin/python")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    for here, chosen in ((True, "python.sh"), (False, Path(sys.executable).name)):
+        with module._with_python(here=here):
+            assert os.environ["PYSPARK_PYTHON"] == "./env/bin/python"
+            assert Path(os.environ["PYSPARK_DRIVER_PYTHON"]).name == chosen
+        assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable, "the next session may be for other machines"
+        monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")

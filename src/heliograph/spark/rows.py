@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heliograph.spark.alike import alike
 from heliograph.spark.columns import ATTRIBUTES, Wanted
 from heliograph.spark.cutting import BEHIND, HEAD, PADDING, Cut, Mask, Numbers, Span, cut
 from heliograph.spark.odd import Odd, decode
@@ -54,7 +55,8 @@ class _Rows:
         self._place = place
         attributes = {ATTRIBUTES.get(name, name) for name in wanted.names}
         deep = not attributes <= _CERTAIN
-        self._cut = cut(piece.text + PADDING, behind=deep)
+        text = piece.text + PADDING
+        self._cut = (None if deep else alike(text)) or cut(text, behind=deep)
         numbers = self._cut.numbers
         self._offsets = numbers + piece.first if piece.offsets is None else piece.offsets[numbers]
         self._count = len(numbers)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 _JAVA_MIN: Final = 17
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit says so to the Python that it starts, and has decided about the master."""
+_PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_REAL_PYTHON: Final = "PYSPARK_REAL_PYTHON"
+_LAUNCHER: Final = Path(__file__).with_name("python.sh")
 _QUIET: Final = Path(__file__).with_name("log4j2.properties")
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 SETTINGS: Final = {
     PUSHDOWN: "true",
+    f"spark.executorEnv.{_REAL_PYTHON}": sys.executable,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -42,15 +47,31 @@ def session(
         return _connected(builder, remote, said)
     chosen = {**SETTINGS, **said}
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     quiet = f"-Dlog4j2.configurationFile=file:{_QUIET}"
     chosen["spark.driver.extraJavaOptions"] = f"{quiet} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     for name, value in chosen.items():
         builder = builder.config(name, value)
     if master is not None or _SUBMITTED not in os.environ:
-        builder = builder.master(master or "local[*]")
-    return builder.getOrCreate()
+        master = master or "local[*]"
+        builder = builder.master(master)
+    with _with_python(here=master is not None and master.startswith("local")):
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _with_python(*, here: bool) -> Iterator[None]:
+    """Tell Spark which Python to use, unless somebody did: ours, on this machine without the zips (see python.sh).
+
+    The Java that is started meanwhile, and the session, remember it. Later ones may be for other machines.
+    """
+    unsaid = [name for name in _PYTHONS if name not in os.environ]
+    os.environ[_REAL_PYTHON] = sys.executable
+    quick = here and os.access(_LAUNCHER, os.X_OK)
+    os.environ.update(dict.fromkeys(unsaid, str(_LAUNCHER) if quick else sys.executable))
+    try:
+        yield
+    finally:
+        os.environ.update(dict.fromkeys(unsaid, sys.executable))
 
 
 def _connected(builder: Any, remote: str, said: dict[str, str]) -> Any:
