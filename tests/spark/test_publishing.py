@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -276,3 +277,12 @@ def test_a_section_out_of_turn_is_refused(root: Path) -> None:
         with pytest.raises(OutOfSequence):
             producer.publish_encoded("out", 0, body, seq=3, times_us=(1, 1))
     assert numbers(root) == [1]
+
+
+def test_ids_that_nobody_gave_are_those_of_a_batch(root: Path) -> None:
+    publish_batch(str(root), QUERY, "0", stage(root, "0", texts(*range(700))))
+    publish_batch(str(root), QUERY, "1", stage(root, "1", texts(*range(700, 710))))
+    with hg.open(root, read_only=True) as station:
+        ids = [message.id for message in station.read("out")]
+    assert ids == sorted(set(ids))
+    assert {(UUID(one).version, len(one)) for one in ids} == {(7, 36)}

@@ -7,11 +7,13 @@ What a row may say of its message: ``channel``, ``key``, ``type``, ``id``, ``tim
 from __future__ import annotations
 
 import base64
+import re
 import time
 import zlib
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructType, TimestampType, VariantType
@@ -35,7 +37,8 @@ _NAMES: Final = {"key": "partitionkey"}
 _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
-_ESCAPED: Final = r'["\\\x00-\x1f]'
+_ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
+_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -99,10 +102,10 @@ class Encoder:
 
     def _ids(self, rows: pa.Table) -> pa.Array:
         if "id" not in rows.column_names:
-            return pa.array(new_ids(len(rows))[2], pa.string())
+            return _fresh_ids(len(rows))
         ids = _chunk(rows["id"])
         if ids.null_count:
-            ids = pc.coalesce(ids, pa.array(new_ids(len(ids))[2], pa.string()))
+            ids = pc.coalesce(ids, _fresh_ids(len(ids)))
         _require(pc.match_substring_regex(ids, _ID), ids, "is no id: use 1 to 200 printable ASCII characters")
         return ids
 
@@ -231,7 +234,10 @@ def _optional(name: str, column: pa.ChunkedArray) -> list[Any]:
         raise InvalidMessage(f"column '{name}' holds more than {_TEXTS[name]} bytes")
     if name != "key":  # an empty one is none, as with publish
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-    return [pc.binary_join_element_wise(f',"{_NAMES.get(name, name)}":', _quoted(texts), "")]
+    begin = f',"{_NAMES.get(name, name)}":'
+    if not texts.null_count and not _escaped(texts):
+        return [f'{begin}"', texts, '"']  # as they are, and joined with all the rest
+    return [pc.binary_join_element_wise(begin, _quoted(texts), "")]
 
 
 def _headers(column: pa.ChunkedArray) -> pa.Array:
@@ -242,9 +248,27 @@ def _headers(column: pa.ChunkedArray) -> pa.Array:
 
 def _quoted(texts: pa.Array) -> pa.Array:
     """Texts as JSON."""
-    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
+    if _escaped(texts):
         return pa.array([None if one is None else _text(one) for one in texts.to_pylist()], pa.string())
     return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _escaped(texts: pa.Array) -> bool:
+    """Whether any of them holds what JSON has another way of writing."""
+    return _ESCAPED.search(content(texts)) is not None
+
+
+def _fresh_ids(count: int) -> pa.Array:
+    """As many ids as `new_ids` makes, which differ in their last eight digits, as columns of a table."""
+    form, numbers, _ = new_ids(0)
+    begin = np.frombuffer(form.removesuffix(b"%08x"), np.uint8)
+    table = np.empty((count, len(begin) + 8), np.uint8)
+    table[:, : len(begin)] = begin
+    last = np.arange(numbers.start, numbers.start + count)
+    for at in range(8):
+        table[:, len(begin) + at] = _HEX[(last >> (28 - 4 * at)) & 15]
+    borders = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(borders), pa.py_buffer(table))
 
 
 def _text(value: str) -> str:
