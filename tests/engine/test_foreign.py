@@ -31,12 +31,11 @@ BAD = st.builds(spoilt, GOOD, st.integers(0, 1000), st.integers(0, 5), st.intege
 @given(st.lists(st.one_of(GOOD, BAD, st.binary(max_size=40)), min_size=1, max_size=8))
 def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -> None:
     reasons = [foreign.why_not("alerts", one, BYTES_MAX) for one in batch]
-    data = foreign.joined(batch)
-    found = foreign.read("alerts", batch, data, BYTES_MAX) if data.count(b"\n") == len(batch) else None
+    found = foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
     assert (found is None) == any(reasons)
     left = [one for one, why in zip(batch, reasons, strict=True) if why is None]
     if left:
-        found = foreign.read("alerts", left, foreign.joined(left), BYTES_MAX)
+        found = foreign.read("alerts", foreign.piece_of(left), BYTES_MAX)
         assert found is not None
         assert [(run.origin, run.partition, seq) for run in found.runs for seq in range(run.first, run.next)] == [
             identity(one) for one in left
@@ -51,12 +50,12 @@ FIRSTS = st.integers(0, 2000) | st.sampled_from([9_990, 19_850, 99_999, 1_234_56
 @given(FIRSTS, st.integers(1, 300), st.data())
 def test_consecutive_lines_are_one_run(first: int, count: int, data: st.DataObject) -> None:
     batch = lines(first, first + count)
-    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    found = foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
     assert found is not None
     assert found.runs == [Run(HOST2, 0, first, first + count, 0)]
     at = data.draw(st.integers(0, count - 1))
     batch[at] = line(first + at, "host3.b1")
-    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    found = foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
     assert found is not None
     assert len(found.runs) == (1 if count == 1 else 2 if at in (0, count - 1) else 3)
 
@@ -64,29 +63,29 @@ def test_consecutive_lines_are_one_run(first: int, count: int, data: st.DataObje
 @given(st.lists(FIRSTS, min_size=1, max_size=4), st.integers(1, 30))
 def test_pieces_come_to_the_same_as_one(firsts: list[int], count: int) -> None:
     batches = [lines(first, first + count) for first in [*firsts, firsts[-1] + count]]
-    found = [foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX) for batch in batches]
+    found = [foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX) for batch in batches]
     whole = [line for batch in batches for line in batch]
     assert foreign.merged([batch for batch in found if batch]) == foreign.read(
-        "alerts", whole, foreign.joined(whole), BYTES_MAX
+        "alerts", foreign.piece_of(whole), BYTES_MAX
     )
 
 
 def test_a_swap_in_the_middle_is_noticed() -> None:
     batch = lines(0, 10)
     batch[4], batch[5] = batch[5], batch[4]
-    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    found = foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
     assert found is not None
     assert [(run.first, run.next, run.at) for run in found.runs] == [(0, 4, 0), (5, 6, 4), (4, 5, 5), (6, 10, 6)]
 
 
 def test_times_of_a_part_are_its_own() -> None:
     batch = lines(0, 50)
-    found = foreign.read("alerts", batch, foreign.joined(batch), BYTES_MAX)
+    found = foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
     assert found is not None
     part = found.part([7, 20, 9])
-    assert part.lines == [batch[7], batch[20], batch[9]]
-    assert part.data == foreign.joined(part.lines)
+    assert part.lines == [batch[at] + b"\n" for at in (7, 20, 9)]
+    assert part.data == b"".join(part.lines)
     assert found.min_us < part.min_us < part.max_us < found.max_us
-    alone = foreign.read("alerts", part.lines, part.data, BYTES_MAX)
+    alone = foreign.read("alerts", foreign.split(part.data), BYTES_MAX)
     assert alone is not None
     assert (alone.min_us, alone.max_us) == (part.min_us, part.max_us)

@@ -34,7 +34,7 @@ class Disk:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.answers: dict[int, list[Callable[[], None]]] = {}
-        self.syncing = {first: threading.Event() for first in range(3)}
+        self.syncing = {first: threading.Event() for first in range(4)}
         self.looking: list[Callable[[], None]] = []
 
     def standing(self, theirs: object, rules: Rules) -> Standing:
@@ -138,18 +138,39 @@ async def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[Line, Disk, incoming.S
 @in_a_loop
 async def test_one_is_appended_while_the_one_before_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     line, disk, storer = await begun(monkeypatch)
-    for first in range(3):
+    for first in range(4):
         storer.arrived(arrived(first))
-    await wait_for(lambda: len(disk.calls) == 2)
+    await wait_for(lambda: len(disk.calls) == 3)
     disk.syncing[1].set()
     await asyncio.sleep(0.02)
-    assert disk.calls == [(0, ""), (1, "life1")], "one is synced, one appended, no more"
+    assert disk.calls == [(0, ""), (1, "life1"), (2, "life1")], "two are synced, one appended, no more"
     assert line.acks == [], "acknowledgements keep the order"
-    disk.syncing[0].set()
-    disk.syncing[2].set()
+    for first in (0, 2, 3):
+        disk.syncing[first].set()
+    await wait_for(lambda: len(line.acks) == 4)
+    assert line.acks == [1, 2, 3, 4]
+    assert [first for first, _ in disk.calls] == [0, 1, 2, 3]
+
+
+@in_a_loop
+async def test_a_failure_of_one_has_all_wait_that_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> None:
+        raise StorageError("the disk is gone")
+
+    def outdated() -> None:
+        raise Outdated
+
+    line, disk, storer = await begun(monkeypatch)
+    disk.answers = {0: [failed], 1: [outdated], 2: [outdated]}
+    for first in range(3):
+        storer.arrived(arrived(first))
+    await wait_for(lambda: len(disk.calls) == 3)
+    for first in (2, 1, 0):
+        disk.syncing[first].set()
+        await asyncio.sleep(0.02)
     await wait_for(lambda: len(line.acks) == 3)
+    assert disk.calls == [(0, ""), (1, "life1"), (2, "life1"), (0, ""), (1, ""), (2, "")]
     assert line.acks == [1, 2, 3]
-    assert [first for first, _ in disk.calls] == [0, 1, 2]
 
 
 @in_a_loop

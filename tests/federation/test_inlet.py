@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import heliograph as hg
+from heliograph.disk import Disk
 from heliograph.errors import Busy, ProtocolError
 from heliograph.federation.events import Arrived
 from heliograph.federation.inlet import Inlet
@@ -41,10 +43,44 @@ def test_batches_are_stored_together_and_what_is_refused_keeps_its_offset(tmp_pa
         assert [message.raw for message in hub.read("alerts")] == lines[:4]
 
 
+def test_the_next_may_be_appended_once_nothing_is_left_to_do_but_to_sync(tmp_path: Path) -> None:
+    happened: list[str] = []
+
+    class Watched(Disk):
+        @staticmethod
+        def fdatasync(fd: int) -> None:
+            happened.append("sync")
+            os.fdatasync(fd)
+
+    def written(life: str) -> None:
+        assert life == hub.engine.incarnation("alerts")
+        happened.append(f"written {hub.engine.limit('alerts', 0, synced=False).next}")
+
+    lines = foreign_lines(0, 6, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub", disk=Watched()) as hub:
+        inlet = Inlet(hub, "alerts", "host1")
+        inlet.store([arrived(lines[:2], 0)], Rules("host1"))
+        happened.clear()
+        inlet.store([arrived(lines[2:4], 2), arrived(lines[4:], 4)], Rules("host1"), written)
+        assert happened == ["written 6", "sync"]
+        inlet.store([arrived(lines, 0)], Rules("host1"), written)
+        assert happened == ["written 6", "sync", "written 6"], "they are on disk already"
+
+
 def test_a_batch_of_another_number_of_lines_breaks_the_protocol(tmp_path: Path) -> None:
     lines = foreign_lines(0, 2, "host1.aaaaaa")
     with hg.open(tmp_path, name="hub") as hub, pytest.raises(ProtocolError, match="another number"):
         Inlet(hub, "alerts", "host1").store([arrived(lines, 0, count=3)], Rules("host1"))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x\ny"])
+def test_lines_that_do_not_end_break_the_protocol(tmp_path: Path, data: bytes) -> None:
+    packed = Arrived(
+        stream=1, channel="alerts", partition=0, first=0, count=max(1, data.count(b"x") + data.count(b"y")),
+        size=len(data), packed=True, body=memoryview(pack(data)),
+    )  # fmt: skip
+    with hg.open(tmp_path, name="hub") as hub, pytest.raises(ProtocolError, match="another number"):
+        Inlet(hub, "alerts", "host1").store([packed], Rules("host1"))
 
 
 def test_a_peer_is_told_of_those_origins_that_it_may_send(tmp_path: Path) -> None:

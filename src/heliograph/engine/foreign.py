@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from io import BytesIO
 from operator import attrgetter, itemgetter
 from typing import Annotated, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
 _value = google_crc32c.value
-_CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}')
+_CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
@@ -61,9 +62,9 @@ _without_crc = itemgetter(slice(-_CRC_BYTES))
 class Piece(NamedTuple):
     """Lines that arrived together."""
 
-    data: bytes  # each with its newline
-    lines: Sequence[bytes]  # and without
-    single: bool = True  # whether no line holds a newline
+    data: bytes
+    lines: Sequence[bytes]  # the same, one by one, each with its newline
+    single: bool = True  # whether no line holds another newline
 
 
 class Run(NamedTuple):
@@ -79,8 +80,8 @@ class Run(NamedTuple):
 class Batch(NamedTuple):
     """Lines that can be stored as they are."""
 
-    lines: Sequence[bytes]
-    data: bytes  # all of them, each with its newline
+    lines: Sequence[bytes]  # each with its newline
+    data: bytes  # all of them
     envelopes: list[Envelope]
     runs: list[Run]
     min_us: int  # smallest event time
@@ -90,7 +91,7 @@ class Batch(NamedTuple):
         """Some of the lines; the runs are those of all."""
         lines, envelopes = [self.lines[at] for at in numbers], [self.envelopes[at] for at in numbers]
         times = list(map(_time_of, envelopes))
-        return Batch(lines, joined(lines), envelopes, self.runs, to_us(min(times)), to_us(max(times)))
+        return Batch(lines, b"".join(lines), envelopes, self.runs, to_us(min(times)), to_us(max(times)))
 
 
 def station_of(origin: str) -> str | None:
@@ -114,29 +115,22 @@ def station_of(origin: str) -> str | None:
     return found
 
 
-def joined(lines: Sequence[bytes]) -> bytes:
-    """The lines as they are stored, each with its newline."""
-    return b"\n".join([*lines, b""])
-
-
 def split(data: bytes) -> Piece:
     """Lines in one piece; the last may lack its newline.
 
     >>> split(b"one\\ntwo")
-    Piece(data=b'one\\ntwo\\n', lines=[b'one', b'two'], single=True)
+    Piece(data=b'one\\ntwo\\n', lines=[b'one\\n', b'two\\n'], single=True)
     """
-    lines = data.split(b"\n")
-    if lines[-1]:
+    if data and not data.endswith(b"\n"):
         data += b"\n"
-    else:
-        lines.pop()
-    return Piece(data, lines)
+    return Piece(data, BytesIO(data).readlines())  # a third of the time of bytes.split
 
 
 def piece_of(lines: Sequence[bytes]) -> Piece:
-    """Lines that somebody has one by one."""
-    data = joined(lines)
-    return Piece(data, lines, data.count(b"\n") == len(lines))
+    """Lines that somebody has one by one, without their newlines."""
+    ended = [line + b"\n" for line in lines]
+    data = b"".join(ended)
+    return Piece(data, ended, data.count(b"\n") == len(lines))
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
@@ -160,12 +154,10 @@ def merged(batches: Sequence[Batch]) -> Batch:
     )  # fmt: skip
 
 
-def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> Batch | None:
-    """The lines, and the same as they are stored, as a batch; None if one of them cannot be stored: see ``why_not``.
-
-    The caller has seen to it that no line holds a newline.
-    """
-    if len(data) > bytes_max and max(map(len, lines)) > bytes_max:
+def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
+    """Lines as a batch; None if there is none, or if one of them cannot be stored: see ``why_not``."""
+    data, lines, single = piece
+    if not single or not lines or (len(data) > bytes_max + 1 and max(map(len, lines)) > bytes_max + 1):
         return None
     try:
         if not data.isascii():
@@ -188,7 +180,7 @@ def read(channel: str, lines: Sequence[bytes], data: bytes, bytes_max: int) -> B
 
 def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
     """The usual case: one origin, one after the other. Then all their ends are known from the first and the last."""
-    begin, end = TAIL.search(lines[0] + b"\n"), TAIL.search(lines[-1] + b"\n")
+    begin, end = TAIL.search(lines[0]), TAIL.search(lines[-1])
     if not begin or not end or begin.group(1, 2) != end.group(1, 2):
         return None
     first, count = int(begin[3]), len(lines)
@@ -198,7 +190,7 @@ def _one_run(lines: Sequence[bytes], crcs: list[int]) -> list[Run] | None:
     at = 0
     while at < count:
         number = first + at
-        form = b',"origin":"%b","originseq":"%b/%d","crc":"00000000"}' % (begin[1], begin[2], number)
+        form = b',"origin":"%b","originseq":"%b/%d","crc":"00000000"}\n' % (begin[1], begin[2], number)
         more = min(count - at, 10 ** min(4, len(str(number))) - number % 10_000)  # four digits count
         end_of = itemgetter(slice(-len(form), None))
         if b"".join(map(end_of, lines[at : at + more])) != _ends(form, number, more, sums[8 * at :]):
@@ -214,7 +206,7 @@ def _ends(form: bytes, number: int, count: int, sums: bytes) -> bytearray:
     for place in range(min(4, len(str(number)))):
         ends[width - _CRC_BYTES - 2 - place :: width] = _DIGITS[place][low : low + count]
     for place in range(8):
-        ends[width - 10 + place :: width] = sums[place : 8 * count : 8]
+        ends[width - 11 + place :: width] = sums[place : 8 * count : 8]
     return ends
 
 
@@ -223,7 +215,7 @@ def _runs(lines: Sequence[bytes], data: bytes, crcs: list[int]) -> list[Run] | N
     count, tails = len(lines), TAIL.findall(data)
     if len(tails) != count:
         return None
-    if struct.pack(f">{count}I", *crcs).hex().encode() != b"".join([line[-10:-2] for line in lines]):
+    if struct.pack(f">{count}I", *crcs).hex().encode() != b"".join([line[-11:-3] for line in lines]):
         return None
     starts: list[tuple[bytes, bytes, int, int]] = []
     before: tuple[bytes, bytes] = (b"", b"")

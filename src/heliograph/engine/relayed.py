@@ -134,8 +134,10 @@ class Relayed:
                     raise Outdated from None
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
-    def confirm(self, arrival: Arrival) -> None:
+    def confirm(self, arrival: Arrival, begins: Callable[[], None] = lambda: None) -> None:
         """The second half: returns when the lines, and the first copies of duplicates, are on disk.
+
+        ``begins`` is called when there is little left to do but to wait for the disk.
 
         Raises Outdated if the channel lives anew meanwhile: then nothing is certain, and the lines are to be appended
         again.
@@ -143,8 +145,10 @@ class Relayed:
         engine, channel = self._engine, arrival.channel
         try:
             doubt = arrival.duplicates > 0
+            if not arrival.ends:
+                begins()
             for number, (end, generation) in arrival.ends.items():
-                doubt |= engine.write(channel, number, partial(_synced, end=end)) != generation
+                doubt |= engine.write(channel, number, partial(_synced, end=end, begins=begins)) != generation
             if arrival.duplicates:
                 for number in range(engine.partition_count(channel)):
                     engine.write(channel, number, _sync_all)
@@ -162,17 +166,17 @@ class Relayed:
         batches: list[Batch] = []
         refused: list[tuple[int, str]] = []
         before = 0
-        for data, lines, single in pieces:
-            batch = foreign.read(channel, lines, data, bytes_max) if single and lines else None
+        for piece in pieces:
+            batch = foreign.read(channel, piece, bytes_max)
             if batch is None:  # look which do not fit, and leave them out
-                reasons = [foreign.why_not(channel, line, bytes_max) for line in lines]
+                reasons = [foreign.why_not(channel, line[:-1], bytes_max) for line in piece.lines]
                 refused += [(before + at, why) for at, why in enumerate(reasons) if why is not None]
-                left = [line for line, why in zip(lines, reasons, strict=True) if why is None]
-                batch = foreign.read(channel, left, foreign.joined(left), bytes_max) if left else None
+                left = [line for line, why in zip(piece.lines, reasons, strict=True) if why is None]
+                batch = foreign.read(channel, Piece(b"".join(left), left), bytes_max)
                 assert (batch is None) == (not left), "lines that fit one by one fit together"
             if batch is not None:
                 batches.append(batch)
-            before += len(lines)
+            before += len(piece.lines)
         return foreign.merged(batches) if batches else None, refused
 
     def _append(self, channel: str, known: Knowledge, batch: Batch, refused: list[tuple[int, str]]) -> Arrival:
@@ -387,9 +391,9 @@ class Relayed:
         raise Busy(f"channel '{channel}' begins a new life all the time; try again")
 
 
-def _synced(partition: Partition, end: int) -> int:
+def _synced(partition: Partition, end: int, begins: Callable[[], None]) -> int:
     """Sync up to an offset; the generation of the head thereafter."""
-    partition.sync_through(end)
+    partition.sync_through(end, begins)
     return partition.fields().generation
 
 

@@ -31,8 +31,8 @@ GAPS_MAX: Final = 200
 """Gaps among them: windows do not count these."""
 STORE_BYTES: Final = 1 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
-UNDER_WAY_MAX: Final = 2
-"""One is synced while the next is appended."""
+UNDER_WAY_MAX: Final = 3
+"""One is acknowledged and one synced while the next is appended."""
 QUOTA_LOOK_S: Final = 0.5
 """How often whoever waits for a quota looks whether there is another one."""
 RETRY_S: Final = 1.0

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from heliograph.engine.foreign import Piece, joined
+from heliograph.engine.foreign import Piece, split
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import Busy, NotFound, ProtocolError
@@ -77,8 +78,9 @@ class Inlet:
     ) -> Stored:
         """Append what arrived, sync once; what to acknowledge. NotAllowed and ProtocolError: nothing of it is.
 
-        ``written`` is called before the sync, with the life in which it was appended: what comes next may be appended
-        meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before.
+        ``written`` is called right before a sync, with the life in which it was appended: what comes next may be
+        appended meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before. Any
+        earlier, and whoever appends next would have the interpreter before the sync has begun.
         """
         stacks: dict[tuple[int, int], _Stack] = {}
         for item in items:
@@ -88,11 +90,9 @@ class Inlet:
                 stacks.setdefault((item.stream, item.partition), _Stack()).add(item)
         for _ in range(_TRIES):
             arrivals = [(place, stack, self._append(stack, rules, life or None)) for place, stack in stacks.items()]
-            if arrivals:
-                written(arrivals[-1][2].incarnation)
             with contextlib.suppress(Outdated):
                 for _, _, arrival in reversed(arrivals):  # the last one's sync is the others', too
-                    self._engine.relayed.confirm(arrival)
+                    self._engine.relayed.confirm(arrival, partial(written, arrivals[-1][2].incarnation))
                 return Stored(
                     {place: (stack.next, stack.refused(arrival)) for place, stack, arrival in arrivals},
                     messages=sum([stack.count for stack in stacks.values()]),
@@ -117,7 +117,7 @@ class _Stack:
     """Batches of one partition that are appended together: four cost little more than one."""
 
     def __init__(self) -> None:
-        self._batches: list[tuple[int, list[bytes]]] = []  # the first offset of each, and its lines
+        self._batches: list[tuple[int, Sequence[bytes]]] = []  # the first offset of each, and its lines
         self.pieces: list[Piece] = []
         self.count = 0
         self.size = 0
@@ -126,15 +126,14 @@ class _Stack:
     def add(self, arrived: Arrived) -> None:
         """One batch more. ProtocolError if it has not as many lines as it says."""
         data = unpack(arrived.body, arrived.size) if arrived.packed else bytes(arrived.body)
-        lines = data.split(b"\n")
-        if len(lines) != arrived.count + 1 or lines.pop():
+        piece = split(data)
+        if len(piece.lines) != arrived.count or len(piece.data) != len(data):
             raise ProtocolError(f"a BATCH of {arrived.count} lines has another number of them")
-        self._batches.append((arrived.first, lines))
-        if all(lines):
-            self.pieces.append(Piece(data, lines))
-        else:  # some were left out
-            there = [line for line in lines if line]
-            self.pieces.append(Piece(joined(there), there))
+        self._batches.append((arrived.first, piece.lines))
+        if b"\n" in piece.lines:  # some were left out
+            there = [line for line in piece.lines if line != b"\n"]
+            piece = Piece(b"".join(there), there)
+        self.pieces.append(piece)
         self.count += arrived.count
         self.size += arrived.size
         self.next = arrived.next
@@ -143,5 +142,5 @@ class _Stack:
         """What was refused, by its offset at the sender."""
         if not arrival.refused:
             return []
-        offsets = [first + at for first, lines in self._batches for at, line in enumerate(lines) if line]
+        offsets = [first + at for first, lines in self._batches for at, line in enumerate(lines) if line != b"\n"]
         return [(offsets[at], why) for at, why in arrival.refused]

@@ -404,18 +404,32 @@ class Partition(HeldLog):
 
     def settle(self) -> None:
         """Repair what a dead process left, which it may have written without a word in the head, and sync."""
-        with self.mutex:
-            self._enter()
-            mark = Mark(self.base, self.written, self.next, self.crc)
-            self._leave()
-        self.sync(mark)
+        self.sync(self._mark())
 
-    def sync_through(self, offset: int) -> None:
-        """Make sure that everything before ``offset`` is on disk, whoever wrote it."""
-        with contextlib.suppress(TornHead):  # settling repairs it
-            if self.fields().synced_next >= offset:
-                return
-        self.settle()
+    def sync_through(self, offset: int, begins: Callable[[], None] | None = None) -> None:
+        """Make sure that everything before ``offset`` is on disk, whoever wrote it.
+
+        ``begins`` is called when there is nothing left to do but to wait for the disk, if that is necessary at all.
+        """
+        synced = False
+        with contextlib.suppress(TornHead):  # entering repairs it
+            synced = self.fields().synced_next >= offset
+        mark = None if synced else self._mark(offset)
+        if begins is not None:
+            begins()
+        if mark is not None:
+            self.sync(mark)
+
+    def _mark(self, offset: int | None = None) -> Mark:
+        """What a sync covers that begins now. If this process knows of ``offset``, what it knows of will do."""
+        with self.mutex:
+            known = offset is not None and self._fd >= 0 and self.next >= offset
+            if not known:
+                self._enter()
+            mark = Mark(self.base, self.written, self.next, self.crc)
+            if not known:
+                self._leave()
+        return mark
 
     def release_if_idle(self, following: int) -> bool:
         """Give a kept lock back if the next offset still is ``following``. True when it is free."""
