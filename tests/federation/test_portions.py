@@ -16,7 +16,7 @@ def own(origin: bytes) -> bool:
 
 
 def sift(data: bytes) -> Sifted:
-    return portions.sift(data, data.split(b"\n")[:-1], own)
+    return portions.sift(data, cut(data, len(data))[1], own)
 
 
 def test_lines_of_one_origin_pass_as_they_are() -> None:
@@ -50,4 +50,4 @@ def test_lines_that_hold_nothing_are_told() -> None:
 
 
 def test_a_portion_has_at_most_so_many_lines() -> None:
-    assert cut(b"\n" * (BATCH_LINES_MAX + 5), 1 << 20) == (BATCH_LINES_MAX, [b""] * BATCH_LINES_MAX)
+    assert cut(b"\n" * (BATCH_LINES_MAX + 5), 1 << 20) == (BATCH_LINES_MAX, [b"\n"] * BATCH_LINES_MAX)

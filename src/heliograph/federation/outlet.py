@@ -310,7 +310,7 @@ class Outlet:
         intact = dict(chunk.numbered or [])
         if not intact:
             return Portion(chunk.first, 0, b"", chunk.next, self._own(partition, chunk.first, chunk.next))
-        lines = [intact.get(offset, b"") for offset in range(chunk.first, chunk.next)]
+        lines = [intact.get(offset, b"") + b"\n" for offset in range(chunk.first, chunk.next)]
         return self._portion(partition, chunk.first, len(lines), portions.sift_lines(lines, self._passes))
 
     def _portion(self, partition: int, first: int, count: int, sifted: portions.Sifted) -> Portion:
@@ -337,7 +337,7 @@ class Outlet:
         return verdict
 
     def _too_large(self, partition: int, offset: int, line: bytes, most: int) -> Portion:
-        if portions.sift(line, [line[:-1]], self._passes).nothing:
+        if portions.sift(line, [line], self._passes).nothing:
             return Portion(offset, 1, b"", offset + 1, SeenSet())
         self.refused(partition, [(offset, f"it has {len(line)} bytes; the other end of the link takes {most} at once")])
         return Portion(offset, 1, b"", offset + 1, SeenSet())

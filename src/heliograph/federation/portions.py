@@ -8,6 +8,7 @@ too short to hold another. Otherwise each line is looked at; a payload may hold 
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -46,23 +47,25 @@ def cut(data: bytes, size: int) -> tuple[int, list[bytes]]:
     """How many bytes of stored lines fit, and these lines: at least one, at most ``size`` bytes if there are more.
 
     >>> cut(b"aa\\nbb\\ncc\\n", 7), cut(b"aa\\nbb\\n", 1), cut(b"aa\\nbb\\n", 100)
-    ((6, [b'aa', b'bb']), (3, [b'aa']), (6, [b'aa', b'bb']))
+    ((6, [b'aa\\n', b'bb\\n']), (3, [b'aa\\n']), (6, [b'aa\\n', b'bb\\n']))
     """
     end = len(data) if len(data) <= size else data.rfind(b"\n", 0, size) + 1
     if end == 0:
         end = data.find(b"\n") + 1
-    lines = data[:end].split(b"\n", BATCH_LINES_MAX)
-    rest = lines.pop()
-    return end - len(rest), lines
+    lines = BytesIO(data[:end]).readlines()  # a third of the time of bytes.split
+    if len(lines) > BATCH_LINES_MAX:
+        del lines[BATCH_LINES_MAX:]
+        end = sum(map(len, lines))
+    return end, lines
 
 
 def sift(data: bytes, lines: list[bytes], passes: Passes) -> Sifted:
     """What of some lines, in one piece and one by one, is for the other side.
 
-    >>> line = b'{"id":"1","origin":"host1.k","originseq":"0/0","crc":"00000000"}'
-    >>> sift(line + b"\\n", [line], lambda origin: origin == b"host1.k").body == line + b"\\n"
+    >>> line = b'{"id":"1","origin":"host1.k","originseq":"0/0","crc":"00000000"}\\n'
+    >>> sift(line, [line], lambda origin: origin == b"host1.k").body == line
     True
-    >>> sift(line + b"\\n\\n", [line, b""], lambda origin: False)
+    >>> sift(line + b"\\n", [line, b"\\n"], lambda origin: False)
     Sifted(body=b'\\n\\n', empty=[1])
     """
     origin = _origin_of(lines[0])
@@ -78,12 +81,12 @@ def sift_lines(lines: list[bytes], passes: Passes) -> Sifted:
     """The same, line by line."""
     empty = []
     for at, line in enumerate(lines):
-        if not line.strip(b" "):
+        if not line.strip(b" \n"):
             empty.append(at)
-            lines[at] = b""
+            lines[at] = b"\n"
         elif not passes(_origin_of(line)):
-            lines[at] = b""
-    return Sifted(b"\n".join([*lines, b""]), empty)
+            lines[at] = b"\n"
+    return Sifted(b"".join(lines), empty)
 
 
 def _origin_of(line: bytes) -> bytes:
