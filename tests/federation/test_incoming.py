@@ -101,7 +101,10 @@ class Line:
         return task
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.to_thread(function, *arguments)
+        return await self.start(function, *arguments)
+
+    def start(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(0)

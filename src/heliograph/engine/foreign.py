@@ -30,6 +30,8 @@ _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
+_FEW: Final = 8
+"""Where not more lines than this come together, each is asked what it says."""
 _LOW: Final = range(4)
 _DIGITS: Final = [b"".join([b"%d" % digit * 10**place for digit in range(10)]) * 10 ** (3 - place) for place in _LOW]
 """The last digits of 0 to 9,999; their last but one; and so on."""
@@ -168,7 +170,7 @@ def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel}:
         return None
     crcs = list(map(_value, map(_without_crc, lines)))
-    runs = _one_run(lines, crcs) or _runs(lines, data, crcs)
+    runs = (_one_run(lines, crcs) if len(lines) > _FEW else None) or _runs(lines, data, crcs)
     if runs is None or None in {station_of(run.origin) for run in runs}:
         return None
     times = list(map(_time_of, envelopes))

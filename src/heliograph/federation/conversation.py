@@ -356,11 +356,16 @@ class Conversation(picows.WSListener):
 
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call something in a thread."""
+        return await self.start(function, *arguments)
+
+    def start(self, function: Callable[..., _T], *arguments: Any) -> asyncio.Future[_T]:
+        """Have something called in a thread, from now on; to be awaited."""
         try:
-            future = self.shared.workers.run(function, *arguments)
+            return self.shared.workers.run(function, *arguments)
         except RuntimeError:  # they are closed
-            raise Ending from None
-        return await future
+            future: asyncio.Future[_T] = self._loop.create_future()
+            future.set_exception(Ending())
+            return future
 
     async def pause(self, seconds: float) -> None:
         """Wait, unless the connection ends."""

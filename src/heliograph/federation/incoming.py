@@ -53,6 +53,12 @@ class _Flow:
         self.life = ""  # of the channel, when the last of it was appended
         self.storing = False
 
+    def full(self) -> bool:
+        """Whether as much is under way as may be."""
+        while self.under_way and self.under_way[0].done():
+            self.under_way.popleft()
+        return len(self.under_way) >= UNDER_WAY_MAX
+
     def take(self) -> list[Item]:
         """The oldest of what waits, as much as is stored at once."""
         items: list[Item] = []
@@ -66,17 +72,18 @@ class _Flow:
 class _Turn:
     """What is stored at once, behind what comes before."""
 
-    __slots__ = ("_written", "before", "items")
+    __slots__ = ("before", "items", "storing", "written")
 
     def __init__(self, items: list[Item], before: asyncio.Task[None] | None, written: asyncio.Future[str]) -> None:
         self.items = items
         self.before = before
-        self._written = written
+        self.written = written
+        self.storing: asyncio.Future[Stored]  # at the disk, from the beginning
 
     def tell(self, life: str) -> None:
         """It is written, in this life of the channel: the next may be. Whoever comes first counts."""
-        if not self._written.done():
-            self._written.set_result(life)
+        if not self.written.done():
+            self.written.set_result(life)
 
     async def comes(self) -> None:
         """Wait until what comes before is done with."""
@@ -132,19 +139,35 @@ class Storer:
             self._line.fail(ProtocolError(f"too many frames of '{event.channel}' wait"))
         elif not flow.storing:
             flow.storing = True
-            self._line.spawn(self._store(event.channel, flow))
+            turn = None if flow.full() else self._begin(flow)
+            self._line.spawn(self._store(event.channel, flow, turn))
 
-    async def _store(self, channel: str, flow: _Flow) -> None:
+    def _begin(self, flow: _Flow) -> _Turn:
+        """Have some of what waits stored. A thread begins with it at once: it is a while until a task comes round."""
+        before = flow.under_way[-1] if flow.under_way else None
+        turn = _Turn(flow.take(), before, self._loop.create_future())
+        self._start(flow, turn, flow.life if before is not None else "")
+        return turn
+
+    def _start(self, flow: _Flow, turn: _Turn, life: str) -> None:
+        def written(life: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(turn.tell, life)
+
+        turn.storing = self._line.start(flow.inlet.store, turn.items, self.rules, written, life)
+
+    async def _store(self, channel: str, flow: _Flow, turn: _Turn | None) -> None:
         """Take all that waits and store it: the next once the one before is written."""
         try:
-            while flow.waiting and self._flows.get(channel) is flow and not self._line.over.is_set():
-                while flow.under_way and (flow.under_way[0].done() or len(flow.under_way) >= UNDER_WAY_MAX):
-                    await asyncio.wait([flow.under_way.popleft()])
-                before = flow.under_way[-1] if flow.under_way else None
-                written: asyncio.Future[str] = self._loop.create_future()
-                task = self._line.spawn(self._store_items(channel, flow, _Turn(flow.take(), before, written)))
-                flow.under_way.append(task)
-                flow.life = await written or flow.life
+            while turn is not None or (
+                flow.waiting and self._flows.get(channel) is flow and not self._line.over.is_set()
+            ):
+                while turn is None and flow.full():
+                    await asyncio.wait([flow.under_way[0]])
+                turn = turn or self._begin(flow)
+                flow.under_way.append(self._line.spawn(self._store_items(channel, flow, turn)))
+                flow.life = await turn.written or flow.life
+                turn = None
         finally:
             flow.storing = False
 
@@ -158,16 +181,10 @@ class Storer:
             turn.tell("")
 
     async def _stored(self, channel: str, flow: _Flow, turn: _Turn) -> Stored | None:
-        """Have it stored, however often that takes; None if it cannot be."""
-
-        def written(life: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(turn.tell, life)
-
-        life = flow.life if turn.before is not None else ""
-        while not self._line.over.is_set() and self._flows.get(channel) is flow:
+        """Wait until it is stored, however often that takes; None if it cannot be."""
+        while True:
             try:
-                stored = await self._line.run(flow.inlet.store, turn.items, self.rules, written, life)
+                stored = await turn.storing
                 self._line.settled(f"store {channel}")
                 return stored
             except (NotAllowed, NotFound) as error:
@@ -189,8 +206,9 @@ class Storer:
                 pause = RETRY_S
             await self._line.pause(pause)
             await turn.comes()
-            life = ""
-        return None
+            if self._line.over.is_set() or self._flows.get(channel) is not flow:
+                return None
+            self._start(flow, turn, "")
 
     async def _acknowledge(self, channel: str, flow: _Flow, stored: Stored) -> None:
         await self.pay(stored.messages, stored.size)

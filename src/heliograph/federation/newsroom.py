@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from heliograph.errors import HeliographError, NotFound, StationClosed
@@ -44,8 +44,7 @@ class _Bell:
         self.life: str | None = None
 
     def release(self) -> None:
-        self._room.rung.append(self._place)
-        self._room.awake.set()
+        self._room.rung.put(self._place)
 
 
 class Newsroom:
@@ -54,8 +53,7 @@ class Newsroom:
     def __init__(self, engine: FilesEngine, tell: Callable[[Ends], None]) -> None:
         self._engine = engine
         self._tell = tell
-        self.rung: deque[tuple[str, int]] = deque()
-        self.awake = threading.Event()
+        self.rung: SimpleQueue[tuple[str, int]] = SimpleQueue()  # an event would take several steps of Python
         self._lock = threading.Lock()
         self._bells: dict[tuple[str, int], _Bell] = {}
         self._channels: dict[str, int] = {}  # how many links send it
@@ -73,8 +71,7 @@ class Newsroom:
             for place, bell in self._bells.items():
                 if place[0] == channel:
                     bell.end = -1  # whoever asks does not know yet what others were told
-        self.rung.append((channel, -1))
-        self.awake.set()
+        self.rung.put((channel, -1))
 
     def unwatch(self, channel: str, ahead: Ahead | None = None) -> None:
         """One link less sends it."""
@@ -95,30 +92,36 @@ class Newsroom:
     def close(self) -> None:
         """End the thread."""
         self._closed = True
-        self.awake.set()
+        self.rung.put(("", -1))
         self._thread.join()
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
-            heard = self.awake.wait(LOOK_S)
-            self.awake.clear()
+            places = self._heard()
             if self._closed:
                 return
             try:
-                self._look(heard)
+                self._look(places)
             except StationClosed:
                 return
             except HeliographError as error:
                 logger.warning("looking for news of the links' channels failed, trying again: %s", error)
 
-    def _look(self, heard: bool) -> None:
-        if heard:
-            places = set()
-            while self.rung:
-                places.add(self.rung.popleft())
-        else:
+    def _heard(self) -> set[tuple[str, int]]:
+        """Which partitions rang; none if nothing was heard for a while."""
+        try:
+            places = {self.rung.get(timeout=LOOK_S)}
+            while not self.rung.empty():
+                places.add(self.rung.get_nowait())
+        except Empty:
+            return set()
+        return places
+
+    def _look(self, places: set[tuple[str, int]]) -> None:
+        heard = bool(places)
+        if not heard:
             with self._lock:
                 places = {(channel, -1) for channel in self._channels}
         found: Ends = {}
