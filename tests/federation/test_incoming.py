@@ -124,7 +124,7 @@ async def wait_for(true: Callable[[], bool]) -> None:
 
 
 def arrived(first: int, stream: int = 1) -> Arrived:
-    body = memoryview(b"x" * incoming.STORE_BYTES)
+    body = b"x" * incoming.STORE_BYTES
     return Arrived(
         stream=stream, channel="alerts", partition=0, first=first, count=1, size=len(body), packed=False, body=body
     )
@@ -312,7 +312,7 @@ def test_nothing_is_appended_behind_what_another_life_may_have_lost(tmp_path: Pa
 
 
 def lone(line: bytes, offset: int) -> Arrived:
-    body = memoryview(line + b"\n")
+    body = line + b"\n"
     return Arrived(
         stream=1, channel="alerts", partition=0, first=offset, count=1, size=len(body), packed=False, body=body
     )

@@ -47,9 +47,7 @@ def test_arbitrary_bytes_unpack_or_are_a_protocol_error(body: bytes, size: int) 
 
 
 def arrived(body: bytes, count: int, *, size: int = 0, packed: bool = False) -> Arrived:
-    return Arrived(
-        stream=1, channel="c", partition=0, first=10, count=count, size=size, packed=packed, body=memoryview(body)
-    )
+    return Arrived(stream=1, channel="c", partition=0, first=10, count=count, size=size, packed=packed, body=body)
 
 
 def test_a_batch_has_a_line_for_every_offset() -> None:

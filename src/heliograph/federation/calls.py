@@ -54,14 +54,14 @@ class Calls:
             raise ProtocolError(f"more than {LINK_CALLS_MAX} requests are open")
         self._theirs = said.call
         self._open.add(said.call)
-        return [Called(call=said.call, name=said.name, body=body)]
+        return [Called(call=said.call, name=said.name, body=memoryview(bytes(body)))]
 
     def on_reply(self, said: frames.Reply, body: memoryview) -> list[Event]:
         """The other side answers."""
         if said.call not in self._asked:
             raise ProtocolError(f"a REPLY to request {said.call}, which is not open")
         self._asked.discard(said.call)
-        return [Replied(call=said.call, error=said.error, message=said.message, body=body)]
+        return [Replied(call=said.call, error=said.error, message=said.message, body=memoryview(bytes(body)))]
 
     @property
     def idle(self) -> bool:

@@ -57,7 +57,7 @@ class Opened(Event, frozen=True, kw_only=True):
 
 
 class Arrived(Event, frozen=True, kw_only=True):
-    """Lines arrived. Store them, then call ``receiving.acknowledge``. ``body`` is a view into the frame."""
+    """Lines arrived. Store them, then call ``receiving.acknowledge``."""
 
     stream: int
     channel: str
@@ -66,7 +66,7 @@ class Arrived(Event, frozen=True, kw_only=True):
     count: int
     size: int
     packed: bool
-    body: memoryview
+    body: bytes
 
     @property
     def next(self) -> int:

@@ -18,10 +18,10 @@ class Fragments:
         self._bytes_max = bytes_max
         self._parts: list[bytes] = []
 
-    def whole(self, frame: picows.WSFrame) -> bytes | None:
-        """A frame of ours; None if more of it will come. ProtocolError if it is too large."""
+    def whole(self, frame: picows.WSFrame) -> bytes | memoryview | None:
+        """A frame of ours, good until this callback ends; None if more will come. ProtocolError if it is too large."""
         if frame.fin and not self._parts:
-            return frame.get_payload_as_bytes()
+            return frame.get_payload_as_memoryview()
         self._parts.append(frame.get_payload_as_bytes())
         if sum(map(len, self._parts)) > self._bytes_max or len(self._parts) > FRAGMENTS_MAX:
             self._parts = []

@@ -125,7 +125,7 @@ class _Stack:
 
     def add(self, arrived: Arrived) -> None:
         """One batch more. ProtocolError if it has not as many lines as it says."""
-        data = unpack(arrived.body, arrived.size) if arrived.packed else bytes(arrived.body)
+        data = unpack(arrived.body, arrived.size) if arrived.packed else arrived.body
         piece = split(data)
         if len(piece.lines) != arrived.count or len(piece.data) != len(data):
             raise ProtocolError(f"a BATCH of {arrived.count} lines has another number of them")

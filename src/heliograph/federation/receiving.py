@@ -203,7 +203,7 @@ class Receiving:
                 count=said.count,
                 size=said.size,
                 packed=said.packed,
-                body=body,
+                body=bytes(body),
             )
         ]
 

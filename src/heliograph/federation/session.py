@@ -121,7 +121,7 @@ class Session:
         return out
 
     def receive(self, frame: Buffer) -> list[Event]:
-        """A frame arrived; what follows from it."""
+        """A frame arrived; what follows from it, which holds copies: the frame may be overwritten then."""
         if self.closed:
             return []
         self.heartbeat.heard()
