@@ -156,6 +156,25 @@ def merged(batches: Sequence[Batch]) -> Batch:
     )  # fmt: skip
 
 
+def read_all(channel: str, pieces: Sequence[Piece], bytes_max: int) -> tuple[Batch | None, list[tuple[int, str]]]:
+    """What can be stored of some pieces, if anything; and which lines cannot be, and why."""
+    batches: list[Batch] = []
+    refused: list[tuple[int, str]] = []
+    before = 0
+    for piece in pieces:
+        batch = read(channel, piece, bytes_max)
+        if batch is None:  # look which do not fit, and leave them out
+            reasons = [why_not(channel, line[:-1], bytes_max) for line in piece.lines]
+            refused += [(before + at, why) for at, why in enumerate(reasons) if why is not None]
+            left = [line for line, why in zip(piece.lines, reasons, strict=True) if why is None]
+            batch = read(channel, Piece(b"".join(left), left), bytes_max)
+            assert (batch is None) == (not left), "lines that fit one by one fit together"
+        if batch is not None:
+            batches.append(batch)
+        before += len(piece.lines)
+    return merged(batches) if batches else None, refused
+
+
 def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     """Lines as a batch; None if there is none, or if one of them cannot be stored: see ``why_not``."""
     data, lines, single = piece

@@ -115,7 +115,7 @@ class Relayed:
         """
         self._engine.check_writable()
         check_name(channel)
-        batch, refused = self._read(channel, pieces)
+        batch, refused = foreign.read_all(channel, pieces, self._engine.config.messages.max_bytes)
         if batch is None:
             return Arrival(channel=channel, refused=refused)
         if check is not None:
@@ -137,10 +137,8 @@ class Relayed:
     def confirm(self, arrival: Arrival, begins: Callable[[], None] = lambda: None) -> None:
         """The second half: returns when the lines, and the first copies of duplicates, are on disk.
 
-        ``begins`` is called when there is little left to do but to wait for the disk.
-
-        Raises Outdated if the channel lives anew meanwhile: then nothing is certain, and the lines are to be appended
-        again.
+        ``begins`` is called when there is little left to do but to wait for the disk. Raises Outdated if the channel
+        lives anew meanwhile: then nothing is certain, and the lines are to be appended again.
         """
         engine, channel = self._engine, arrival.channel
         try:
@@ -160,24 +158,6 @@ class Relayed:
         except NotFound:
             self._channels.forget(channel)
             raise Outdated from None
-
-    def _read(self, channel: str, pieces: Sequence[Piece]) -> tuple[Batch | None, list[tuple[int, str]]]:
-        bytes_max = self._engine.config.messages.max_bytes
-        batches: list[Batch] = []
-        refused: list[tuple[int, str]] = []
-        before = 0
-        for piece in pieces:
-            batch = foreign.read(channel, piece, bytes_max)
-            if batch is None:  # look which do not fit, and leave them out
-                reasons = [foreign.why_not(channel, line[:-1], bytes_max) for line in piece.lines]
-                refused += [(before + at, why) for at, why in enumerate(reasons) if why is not None]
-                left = [line for line, why in zip(piece.lines, reasons, strict=True) if why is None]
-                batch = foreign.read(channel, Piece(b"".join(left), left), bytes_max)
-                assert (batch is None) == (not left), "lines that fit one by one fit together"
-            if batch is not None:
-                batches.append(batch)
-            before += len(piece.lines)
-        return foreign.merged(batches) if batches else None, refused
 
     def _append(self, channel: str, known: Knowledge, batch: Batch, refused: list[tuple[int, str]]) -> Arrival:
         known.grow(self._engine.partition_count(channel))
