@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import binascii
 import re
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -307,21 +308,31 @@ def new_id() -> str:
     return str(_uuid7())
 
 
-def new_ids(count: int) -> tuple[bytes, range, list[str]]:
-    """The ids of a batch: one form with a hole, the numbers for it, and the ids as text.
+def id_run() -> tuple[str, int]:
+    """How the ids of a batch begin, and the number that the last eight hexadecimal digits of the first one are.
 
     A UUIDv7 ends in 32 random bits behind the counter that keeps those of one millisecond in order. A batch counts
-    on there, which takes a third of the time of drawing each; the first bit is left for that.
-
-    >>> form, numbers, ids = new_ids(3)
-    >>> [form % number == one.encode() for number, one in zip(numbers, ids)], ids == sorted(ids), ids[-1] < new_id()
-    ([True, True, True], True, True)
+    on there; the first bit is left for that.
     """
     drawn = str(_uuid7())
-    begin, start = drawn[:28], int(drawn[28:], 16) & 0x7FFF_FFFF
-    numbers = range(start, start + count)
-    whole = (begin + "%08x") * count % tuple(numbers)
-    return begin.encode() + b"%08x", numbers, [whole[at : at + 36] for at in range(0, len(whole), 36)]
+    return drawn[:28], int(drawn[28:], 16) & 0x7FFF_FFFF
+
+
+def new_ids(count: int) -> tuple[bytes, list[bytes], list[str]]:
+    """The ids of a batch: how all of them begin, how each ends, and the ids as text.
+
+    Counting on takes a fifth of the time of drawing each.
+
+    >>> begin, ends, ids = new_ids(3)
+    >>> [begin + end == one.encode() for end, one in zip(ends, ids)], ids == sorted(ids), ids[-1] < new_id()
+    ([True, True, True], True, True)
+    """
+    if not count:
+        return b"", [], []
+    begin, start = id_run()
+    ends = binascii.hexlify(struct.pack(f">{count}I", *range(start, start + count)), b"\n", 4)
+    ids = (begin + ends.decode().replace("\n", "\n" + begin)).split("\n")
+    return begin.encode(), ends.split(b"\n"), ids
 
 
 def id_time_us(message_id: str) -> int | None:

@@ -65,6 +65,33 @@ def test_a_batch_says_so_on_each_of_its_lines_unless_it_is_one() -> None:
     assert alone == line(b"1", 7)
 
 
+@given(
+    st.lists(st.binary(max_size=8).map(lambda text: json.dumps(text.hex()).encode()), min_size=1, max_size=12),
+    st.one_of(st.integers(0, 2**40), st.sampled_from([8, 98, 999_995])),
+    st.integers(0, 1000),
+    st.sampled_from([b"host1.abc", b"100%d#.abc"]),
+)
+def test_a_batch_in_columns_becomes_the_lines_that_its_bodies_would(
+    texts: list[bytes], first: int, number: int, origin: bytes
+) -> None:
+    numbers = lines.decimals(range(number, number + len(texts)))
+    columns: list[lines.Column] = [b'{"id":"%b#', numbers, b'","data":', texts]
+    bodies = [b'{"id":"%%b#%d","data":%b' % (number + at, text) for at, text in enumerate(texts)]
+    place = lines.origin_place(origin, 0)
+    assert lines.put_together(columns, len(texts)) == bodies
+    crcs = [google_crc32c.value(body) for body in bodies]
+    assert lines.fill(columns, len(texts), place, first) == lines.stamp_batch(bodies, crcs, place, first)
+    assert lines.bytes_in(columns, len(texts)) == sum(map(len, bodies))
+    assert max(map(len, bodies)) <= lines.longest_in(columns) <= max(map(len, bodies)) + 4
+
+
+def test_columns_of_different_lengths_are_never_cut_to_the_shortest() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        lines.fill([b'{"id":', [b"1", b"2"], b',"data":', [b"1", b"2", b"3"]], 3, b"", 0)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        lines.fill([b'{"id":', [b"1", b"2"]], 1, b"", 0)
+
+
 @given(st.lists(st.sampled_from(["good", "bad", "blank", "eaten", "made"]), max_size=12), st.integers(0, 50))
 def test_sorting_out_never_gives_an_intact_line_a_wrong_offset(kinds: list[str], first: int) -> None:
     # Newlines made and eaten may cancel each other: then nobody can tell which of the pieces was blank before.

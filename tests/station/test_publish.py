@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import re
 import threading
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -489,7 +490,7 @@ def test_registered_types_are_checked_before_anything_is_written(opened: Opener)
 
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_the_bytes_that_were_published_are_counted_whatever_way_they_went(opened: Opener, durability: str) -> None:
-    """The general way, the short one, and that of asyncio, which counted the payload alone or far too much."""
+    """The general way, the short one, that of asyncio, and those of batches: none counts the payload alone."""
     station = opened(durability=durability)
     for number in range(5):
         station.publish(CHANNEL, {"n": number})
@@ -501,8 +502,11 @@ def test_the_bytes_that_were_published_are_counted_whatever_way_they_went(opened
         await asyncio.gather(*(awaited.publish(CHANNEL, number) for number in range(5)))
 
     asyncio.run(gather())
-    bodies = [message.raw[: message.raw.index(b',"origin":')] for message in station.read(CHANNEL)]
-    assert len(bodies) == 20
+    station.publish_many(CHANNEL, ["a", "bc"], key="a")
+    with station.producer("importer") as producer:
+        producer.publish_many(CHANNEL, list(range(12)))
+    bodies = [re.split(rb',"(?:batch|origin)":', message.raw)[0] for message in station.read(CHANNEL)]
+    assert len(bodies) == 34
     assert station.stats().channels[0].published_bytes == sum(map(len, bodies))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import google_crc32c
 
@@ -22,7 +21,7 @@ from heliograph.errors import Busy, HeliographError, OutcomeUnknown
 from heliograph.limits import GROUP_BYTES_MAX
 from heliograph.log.groups import Group, Guard
 from heliograph.log.held import Evicted
-from heliograph.log.lines import Form, fill
+from heliograph.log.lines import Column, Form, bytes_in, fill, put_together
 from heliograph.log.partition import Partition
 
 _crc = google_crc32c.value
@@ -77,33 +76,30 @@ class Ticket(Group):
             self._lock.release()
 
 
-class FormTicket(Ticket):
-    """An atomic batch whose messages differ in little: finished in one step per message.
+class ColumnsTicket(Ticket):
+    """An atomic batch whose messages differ in little: its bodies lie in columns, and become lines all at once."""
 
-    The form's holes are filled from columns, of which the last are the payloads.
-    """
-
-    __slots__ = ("columns", "form")
+    __slots__ = ("columns",)
 
     def __init__(
         self,
-        form: bytes,
-        columns: Sequence[Sequence[Any]],
+        columns: Sequence[Column],
+        count: int,
         now_us: int,
         *,
         callback: Callable[[list[Ticket]], None] | None = None,
     ) -> None:
-        super().__init__(columns[-1], (), now_us, atomic=True, callback=callback)
-        self.form = form
+        super().__init__((), (), now_us, atomic=True, callback=callback)
         self.columns = columns
-        self.size += len(form) * self.count
+        self.count = count
+        self.size = bytes_in(columns, count)
 
     def lines(self, place: bytes, first: int) -> bytes:
-        return fill(self.form, self.columns, place, first)
+        return fill(self.columns, self.count, place, first)
 
     def filled(self) -> list[bytes]:
         """The bodies, as a ticket for messages that have nothing in common would hold them."""
-        return [self.form % row for row in zip(*self.columns, strict=True)]
+        return put_together(self.columns, self.count)
 
 
 class OneTicket(Ticket):

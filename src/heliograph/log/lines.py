@@ -11,11 +11,17 @@ A message's body is encoded outside the lock. What only the lock knows is splice
 from __future__ import annotations
 
 import re
+from binascii import hexlify
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from itertools import repeat
+from struct import pack
+from typing import Final, NamedTuple
 
 import google_crc32c
+import msgspec
 
+_encode_numbers = msgspec.json.Encoder().encode
+_join = b"".join
 _extend = google_crc32c.extend
 _value = google_crc32c.value
 
@@ -52,15 +58,44 @@ class Form:
         return made
 
 
-def fill(form: bytes, columns: Sequence[Sequence[Any]], place: bytes, first: int) -> bytes:
-    """Finish an atomic batch whose messages differ only in the holes of the form, for each of which is a column."""
-    count = len(columns[0])
-    line = b'%b%b%b%%d"' % (form, batch_mark(first, count), place.replace(b"%", b"%%"))
-    texts = [line % row for row in zip(*columns, range(first, first + count), strict=True)]
-    holes: list[bytes | int] = [0] * (2 * len(texts))
-    holes[::2] = texts
-    holes[1::2] = map(_value, texts)
-    return b'%b,"crc":"%08x"}\n' * len(texts) % tuple(holes)  # all at once: half the time of one by one
+Column = bytes | Sequence[bytes]
+"""What all messages of a batch have in one place of their bodies, or what each has there."""
+
+
+def put_together(columns: Sequence[Column], count: int) -> list[bytes]:
+    """The texts of a batch, each of one piece from every column."""
+    rows = zip(*[repeat(column, count) if isinstance(column, bytes) else column for column in columns], strict=True)
+    return list(map(_join, rows))
+
+
+def bytes_in(columns: Sequence[Column], count: int) -> int:
+    """How many bytes they are together."""
+    return sum([len(one) * count if isinstance(one, bytes) else sum(map(len, one)) for one in columns])
+
+
+def longest_in(columns: Sequence[Column]) -> int:
+    """How many bytes one of them may have at the most."""
+    return sum([len(one) if isinstance(one, bytes) else max(map(len, one)) for one in columns])
+
+
+def decimals(numbers: range) -> list[bytes]:
+    """Numbers as text, all of them in one step.
+
+    >>> decimals(range(9, 12))
+    [b'9', b'10', b'11']
+    """
+    return _encode_numbers(list(numbers))[1:-1].split(b",") if numbers else []
+
+
+def fill(columns: Sequence[Column], count: int, place: bytes, first: int) -> bytes:
+    """Finish an atomic batch of bodies that lie in columns: every step is one for all of them, hence so cheap."""
+    mark = batch_mark(first, count)
+    texts = put_together([*columns, mark + place, decimals(range(first, first + count)), b'"'], count)
+    crcs = hexlify(pack(f">{count}I", *map(_value, texts)), b"#", 4)
+    seals = (b',"crc":"%b"}\n' % crcs.replace(b"#", b'"}\n#,"crc":"')).split(b"#")
+    pieces = texts + seals
+    pieces[::2], pieces[1::2] = texts, seals
+    return b"".join(pieces)
 
 
 def batch_mark(first: int, count: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import google_crc32c
 
 from heliograph.log.commit import Ticket
-from heliograph.log.lines import batch_mark, fill
+from heliograph.log.lines import batch_mark, decimals, fill
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,9 +73,8 @@ def _numpy() -> Any:
 
 def one_by_one(bodies: Sequence[bytes], form: NumberForm, number: int, place: bytes, first: int) -> bytes:
     """Finish bodies into lines."""
-    before, behind = (part.replace(b"%", b"%%") for part in form)
-    columns: list[Sequence[Any]] = [bodies, range(number, number + len(bodies))]
-    return fill(b"%b" + before + b"%d" + behind, columns, place, first)
+    numbers = decimals(range(number, number + len(bodies)))
+    return fill([bodies, form.before, numbers, form.behind], len(bodies), place, first)
 
 
 def together(bodies: Sequence[bytes], form: NumberForm, number: int, place: bytes, first: int) -> bytes:

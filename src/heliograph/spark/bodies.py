@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructT
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
 from heliograph.log.lines import TAIL_BYTES_MAX
-from heliograph.message import Timestamps, attributes, new_ids
+from heliograph.message import Timestamps, attributes, id_run
 from heliograph.payloads import DEFAULT_TYPE, check_type_name
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import PRODUCER_BYTES_MAX
@@ -259,12 +259,12 @@ def _escaped(texts: pa.Array) -> bool:
 
 
 def _fresh_ids(count: int) -> pa.Array:
-    """As many ids as `new_ids` makes, which differ in their last eight digits, as columns of a table."""
-    form, numbers, _ = new_ids(0)
-    begin = np.frombuffer(form.removesuffix(b"%08x"), np.uint8)
+    """As many ids as wanted, which count on in their last eight digits, as columns of a table."""
+    text, start = id_run()
+    begin = np.frombuffer(text.encode(), np.uint8)
     table = np.empty((count, len(begin) + 8), np.uint8)
     table[:, : len(begin)] = begin
-    last = np.arange(numbers.start, numbers.start + count)
+    last = np.arange(start, start + count)
     for at in range(8):
         table[:, len(begin) + at] = _HEX[(last >> (28 - 4 * at)) & 15]
     borders = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -14,8 +14,8 @@ from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
-from heliograph.log.commit import FormTicket, GroupCommit, Ticket
-from heliograph.log.lines import TAIL_BYTES_MAX, Form
+from heliograph.log.commit import ColumnsTicket, GroupCommit, Ticket
+from heliograph.log.lines import TAIL_BYTES_MAX, Column, Form, decimals, longest_in
 from heliograph.log.partition import Partition
 from heliograph.message import (
     Draft,
@@ -44,16 +44,19 @@ _BYTES = (bytes, bytearray, memoryview)
 SPECIAL = {Draft, *_BYTES}
 BYTES_TYPE = "heliograph.bytes.v1"
 NO_WORDS = memoryview(b"")
-NUMBER_BYTES_MAX = 20  # of a number that fills a hole: room for it, whatever it is
 _UNCHECKED = ""  # no type's name: the route of a registered type before its schema was looked at
 Callback = Callable[[list[Ticket]], None]
 
 
 class Numbered(NamedTuple):
-    """What a producer says in its messages: a form with a hole for the number, and the first of a batch."""
+    """What a producer says in its messages: what comes before the number, and the first number of a batch."""
 
-    form: bytes
+    begin: bytes
     first: int
+
+    def one(self, at: int) -> bytes:
+        """What the message has that is so many after the first."""
+        return b'%b%d"' % (self.begin, self.first + at)
 
 
 class Route:
@@ -258,16 +261,18 @@ class Envelopes:
             return None, []
         name = names[0] if names else DEFAULT_TYPE
         self._types.check(channel, name)
-        id_form, id_numbers, ids = new_ids(len(encoded))
-        form = template(channel, name, self._source()) % (id_form, self._timestamps.format(now_us))
-        form += extra.replace(b"%", b"%%")
-        columns: list[Sequence[Any]] = [id_numbers, encoded]
+        count = len(encoded)
+        id_begin, id_ends, ids = new_ids(count)
+        begin = template(channel, name, self._source()) % (id_begin + b"\n", self._timestamps.format(now_us))
+        before, after = begin.split(b"\n")
+        columns: list[Column] = [before, id_ends, after + extra + b',"data":', encoded]
         if numbered is not None:
-            form += numbered.form
-            columns.insert(1, range(numbered.first, numbered.first + len(encoded)))
-        form += b',"data":%b'
-        self._check_size(len(form) + NUMBER_BYTES_MAX + max(map(len, encoded), default=0), channel)
-        return FormTicket(form, columns, now_us, callback=callback), ids
+            numbers = decimals(range(numbered.first, numbered.first + count))
+            columns[2:3] = [after + extra + numbered.begin, numbers, b'","data":']
+        ticket = ColumnsTicket(columns, count, now_us, callback=callback)
+        if ticket.size > self._max_body_bytes:  # all of them together are more than one may be
+            self._check_size(longest_in(columns), channel)
+        return ticket, ids
 
     def _mixed_bodies(
         self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
@@ -290,7 +295,7 @@ class Envelopes:
                 begin = template(channel, name, source) % (check_id(message_id), self._timestamps.format(moment))
             except InvalidMessage as error:
                 raise type(error)(f"message {at} of the batch: {error}") from error.__cause__
-            own = b"" if numbered is None else numbered.form % (numbered.first + at)
+            own = b"" if numbered is None else numbered.one(at)
             bodies.append(begin + extra + own + encoded)
             ids.append(message_id)
         return bodies, ids

@@ -41,7 +41,7 @@ class Producer:
         self._publisher = publisher
         self._lock = threading.Lock()
         self._epoch = engine.producers.begin(self.id)
-        self._form = b',"producer":"%b","producerseq":"%d/%%d"' % (self.id.encode(), self._epoch.number)
+        self._begin = b',"producer":"%b","producerseq":"%d/' % (self.id.encode(), self._epoch.number)
         self._last: dict[str, int] = {}
         self._latest: dict[str, Receipt] = {}
         self._closed = False
@@ -84,7 +84,7 @@ class Producer:
                 number = self._checked(last, channel, seq)
                 if number <= last:
                     return self._duplicate(channel, number)
-            own = self._form % number
+            own = b'%b%d"' % (self._begin, number)
             receipt: Receipt | None = None
             try:
                 if headers is None and correlation_id is None and subject is None and id is None:
@@ -123,7 +123,7 @@ class Producer:
             fresh = batch[known:]
             if not fresh:
                 return receipts
-            numbered = Numbered(self._form, number + known)
+            numbered = Numbered(self._begin, number + known)
             ticket, ids = self._publisher.prepare_many(
                 channel, fresh, type, key, headers, correlation_id, numbered=numbered
             )
@@ -160,7 +160,7 @@ class Producer:
             known = min(len(bodies), max(0, last - self._checked(last, channel, seq) + 1))
             if known == len(bodies):
                 return 0
-            form = NumberForm(*self._form.split(b"%d"))
+            form = NumberForm(self._begin, b'"')
             ticket = EncodedTicket(bodies[known:], form, seq + known, self._engine.clock.time_ns() // 1000)
             ticket.min_us, ticket.max_us = times_us
             ticket.guard = self._epoch.guard
