@@ -111,7 +111,7 @@ class Payloads:
         if type_name is None and not self._names:
             type_name = DEFAULT_TYPE
         if type_name is not None and self.checked(type_name) not in self._types:
-            encoded = _encode_plain_batch(batch)
+            encoded = encode_batch(batch)
             if encoded is not None:
                 return [type_name] * len(encoded), encoded
         names, lines = [], []
@@ -321,27 +321,34 @@ _encode_lines = _encoder.encode_lines
 _pack = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
 
 
-def _encode_plain_batch(batch: Sequence[Any]) -> list[bytes] | None:
+def encode_batch(batch: Sequence[Any]) -> list[bytes] | None:
     """The batch as JSON, or None when something in it has to be looked at one by one."""
     try:
         whole = _encode_lines(batch)
     except (TypeError, ValueError, RecursionError):
         return None
-    if whole.find(b"null") != -1:
+    if whole.find(b"null") != -1 and not _finite(batch):
         return None
     encoded = whole.split(b"\n")
     encoded.pop()  # each line was ended
     return encoded if len(encoded) == len(batch) else None
 
 
-def _refuse_non_finite(data: Any) -> None:
-    # MessagePack has NaN and infinity: encoding once more in C is twenty times faster than walking, and the
-    # walk, which knows for sure and says where, is left for the rare case.
+def _finite(data: Any) -> bool:
+    """Whether data surely holds neither NaN nor infinity.
+
+    MessagePack has both: encoding once more in C is twenty times faster than walking.
+    """
     try:
-        if _find_non_finite(_pack(data)) is None:
-            return
+        return _find_non_finite(_pack(data)) is None
     except OverflowError:  # an integer beyond 64 bits
-        pass
+        return False
+
+
+def _refuse_non_finite(data: Any) -> None:
+    # Walking knows for sure and says where; it is left for the rare case.
+    if _finite(data):
+        return
     plain = msgspec.to_builtins(data, enc_hook=_foreign)
     waiting: list[tuple[str, Any]] = [("$", plain)]
     while waiting:

@@ -21,7 +21,7 @@ from heliograph.errors import Busy, HeliographError, OutcomeUnknown
 from heliograph.limits import GROUP_BYTES_MAX
 from heliograph.log.groups import Group, Guard
 from heliograph.log.held import Evicted
-from heliograph.log.lines import Column, Form, bytes_in, fill, put_together
+from heliograph.log.lines import Column, Form, fill, put_together
 from heliograph.log.partition import Partition
 
 _crc = google_crc32c.value
@@ -85,14 +85,22 @@ class ColumnsTicket(Ticket):
         self,
         columns: Sequence[Column],
         count: int,
+        size: int,
         now_us: int,
         *,
         callback: Callable[[list[Ticket]], None] | None = None,
     ) -> None:
-        super().__init__((), (), now_us, atomic=True, callback=callback)
         self.columns = columns
+        self.bodies = self.crcs = ()
         self.count = count
-        self.size = bytes_in(columns, count)
+        self.now_us = self.min_us = self.max_us = now_us
+        self.atomic = True
+        self.first = -1
+        self.guard = self.refused = self.error = None
+        self.callback = callback
+        self.size = size  # of all bodies
+        self._done = False
+        self._lock = None
 
     def lines(self, place: bytes, first: int) -> bytes:
         return fill(self.columns, self.count, place, first)
@@ -188,6 +196,11 @@ class GroupCommit:
                     self._leading = False
             if others:
                 self._hand_over((), _NOBODY)
+
+    def append_batch(self, batch: ColumnsTicket) -> int:
+        """Append and sync a batch from this thread; its first offset."""
+        self.commit(batch, self._wait_s)
+        return batch.first
 
     def commit(self, ticket: Ticket, wait_s: float) -> None:
         """Append and sync from this thread; returns when it is durable."""

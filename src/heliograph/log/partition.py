@@ -41,6 +41,13 @@ class Partition(HeldLog):
             self._leave()
         self.news.tell()
 
+    def append_batch(self, batch: Group) -> int:
+        """Append one group; its first offset."""
+        self.append((batch,))
+        if batch.refused is not None:
+            raise batch.refused
+        return batch.first
+
     def append_one(
         self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None = None
     ) -> int:

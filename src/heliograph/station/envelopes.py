@@ -15,7 +15,7 @@ from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
 from heliograph.log.commit import ColumnsTicket, GroupCommit, Ticket
-from heliograph.log.lines import TAIL_BYTES_MAX, Column, Form, decimals, longest_in
+from heliograph.log.lines import TAIL_BYTES_MAX, Column, Form, bytes_in, decimals, longest_in
 from heliograph.log.partition import Partition
 from heliograph.message import (
     Draft,
@@ -269,7 +269,7 @@ class Envelopes:
         if numbered is not None:
             numbers = decimals(range(numbered.first, numbered.first + count))
             columns[2:3] = [after + extra + numbered.begin, numbers, b'","data":']
-        ticket = ColumnsTicket(columns, count, now_us, callback=callback)
+        ticket = ColumnsTicket(columns, count, bytes_in(columns, count), now_us, callback=callback)
         if ticket.size > self._max_body_bytes:  # all of them together are more than one may be
             self._check_size(longest_in(columns), channel)
         return ticket, ids

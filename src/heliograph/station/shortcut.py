@@ -7,19 +7,22 @@ one step. Whatever is out of the ordinary goes the general way (publisher.py).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from itertools import count, repeat
 from typing import Any
 
 import uuid_utils
 
 from heliograph import context
 from heliograph.errors import HeliographError
-from heliograph.log.commit import OneTicket
+from heliograph.limits import BATCH_MESSAGES_MAX
+from heliograph.log.commit import ColumnsTicket, OneTicket
 from heliograph.log.groups import Guard
 from heliograph.log.head import STATE
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import Form
-from heliograph.message import Receipt, key_attribute
-from heliograph.payloads import encode
+from heliograph.message import Receipt, key_attribute, new_ids
+from heliograph.payloads import encode, encode_batch
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
 
 _modules = sys.modules
@@ -70,6 +73,64 @@ class Shortcut(Envelopes):
             meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(message_id, channel, partition, offset)
 
+    def publish_batch(
+        self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None
+    ) -> list[Receipt] | None:
+        """As `publish_plain`, for an atomic batch that one append can hold."""
+        started_ns = self._monotonic_ns()
+        try:
+            route = self._routes[channel, type_name, service_name()]
+        except (KeyError, TypeError):
+            return None
+        if payloads.__class__ is not list or not self._short(route, channel, key, may_open=True):
+            return None
+        meter, logs = route.meter, route.logs
+        partition = 0
+        try:
+            prepared = self._columns(route, payloads, key)
+            if prepared is None:
+                return None
+            ticket, ids = prepared
+            if len(logs) > 1:
+                partition = self.partitioner.among(len(logs), channel, key)
+            log = logs[partition]
+            if log is None:
+                log = logs[partition] = self._engine.appender(channel, partition)
+            first = log.append_batch(ticket)
+        except (ChannelGone, Evicted):
+            route.layout = -1
+            self._engine.drop_closed(channel, partition)
+            return None
+        except HeliographError:
+            meter.refused += 1
+            raise
+        meter.published += ticket.count
+        meter.bytes += ticket.size
+        meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
+        return list(map(Receipt, ids, repeat(channel), repeat(partition), count(first)))
+
+    def _columns(self, route: Route, batch: list[Any], key: str | None) -> tuple[ColumnsTicket, list[str]] | None:
+        """A ticket for a batch, and its ids; None if the general way has to look at it, or to say what is wrong."""
+        if not 0 < len(batch) <= BATCH_MESSAGES_MAX or not SPECIAL.isdisjoint(map(type, batch)):
+            return None
+        encoded = encode_batch(batch)
+        if encoded is None:
+            return None
+        now_us = self._time_ns() // 1000
+        second_us, form, loose = route.baked
+        if not 0 <= now_us - second_us < 1_000_000:
+            second_us, form, loose = route.bake(now_us, self._timestamps)
+        begin, ends, ids = new_ids(len(batch))
+        hole = b""
+        if key is not None:
+            form, hole = loose, key_attribute(key) + b',"data":'
+        before, after = (form.body % (begin + b"\n", now_us - second_us, hole)).split(b"\n")
+        each, data = len(before) + len(ends[0]) + len(after), sum(map(len, encoded))
+        if each + data > self._max_body_bytes:
+            return None  # one of them may be too large
+        columns = (before, ends, after, encoded)
+        return ColumnsTicket(columns, len(batch), each * len(batch) + data, now_us), ids
+
     def prepare_plain(
         self, channel: str, data: Any, type_name: str | None, key: str | None, callback: Callback
     ) -> tuple[OneTicket, str, int] | None:
@@ -95,13 +156,7 @@ class Shortcut(Envelopes):
         self, route: Route, channel: str, data: Any, key: str | None, own: bytes, *, may_open: bool
     ) -> tuple[Form, int, bytes, int] | None:
         """A form, what goes into its holes, and the time; None if the message has to go the general way."""
-        if (
-            not route.plain
-            or data.__class__ in SPECIAL
-            or context_correlation_id() is not None
-            or TRACING in _modules
-            or not self._known(route, channel, key, may_open=may_open)
-        ):
+        if data.__class__ in SPECIAL or not self._short(route, channel, key, may_open=may_open):
             return None
         now_us = self._time_ns() // 1000
         second_us, form, loose = route.baked
@@ -118,8 +173,10 @@ class Shortcut(Envelopes):
             return None
         return form, now_us - second_us, hole, now_us
 
-    def _known(self, route: Route, channel: str, key: str | None, *, may_open: bool) -> bool:
-        """Whether the route knows the channel's partitions, or finds them out."""
+    def _short(self, route: Route, channel: str, key: str | None, *, may_open: bool) -> bool:
+        """Whether plain messages have nothing but data, and the route knows the channel's partitions."""
+        if not route.plain or context_correlation_id() is not None or TRACING in _modules:
+            return False
         if route.layout == self._engine.layout:
             if key is None and len(route.logs) == 1:
                 return True  # whoever appends to the only partition looks at the channel anyhow

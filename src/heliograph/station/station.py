@@ -112,6 +112,7 @@ class Station:
         self.engine.on_new_life = self.publisher.forget_channel
         self._publish = self.publisher.publish
         self._publish_plain = self.publisher.publish_plain
+        self._publish_batch = self.publisher.publish_batch
         self._observer = Observer(self.engine)
         self.timetable = Timetable(self.engine, self.publisher)
         self._upkeep = Upkeep(self.engine, self.timetable.look)
@@ -196,6 +197,10 @@ class Station:
             return self.timetable.publish_many(
                 channel, payloads, type, key, headers, correlation_id, wait, deliver_at, delay, ttl
             )
+        if headers is None and correlation_id is None and wait is None:
+            receipts = self._publish_batch(channel, payloads, type, key)
+            if receipts is not None:
+                return receipts
         return self.publisher.publish_many(channel, payloads, type, key, headers, correlation_id, wait)
 
     @explaining("cannot open the producer")
