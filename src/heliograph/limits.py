@@ -68,8 +68,11 @@ HEAD_READ_TRIES = 2_000
 SEGMENT_BYTES_MIN = 4 * 1024
 """Smallest segment size that can be configured."""
 
-SHARED_BATCHES = 16
-"""Decoded batches a partition keeps for its other subscribers."""
+SHARED_BATCHES = 64
+"""Decoded batches a partition keeps at the most for subscribers who are behind: some 30 ms of decoding, and 30 MB."""
+
+SHARED_BATCHES_AT_END = 4
+"""The same once somebody has read everything: who is further behind is slow, and has to read for itself."""
 
 WILDCARD_CHANNELS_MAX = 1_000
 """Most channels one wildcard subscription hears: each has a thread and some open files."""

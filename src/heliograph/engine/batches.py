@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import weakref
 from collections import deque
@@ -11,7 +12,7 @@ import msgspec
 from heliograph.disk import Disk
 from heliograph.engine.port import Batch, Problem
 from heliograph.errors import InvalidMessage
-from heliograph.limits import SHARED_BATCHES
+from heliograph.limits import SHARED_BATCHES, SHARED_BATCHES_AT_END
 from heliograph.log.cursor import Chunk, Log, LogCursor, LogCut
 from heliograph.message import Message, PayloadDecoder, decode_line, decode_lines
 
@@ -55,59 +56,120 @@ def _as_one(messages: list[Message]) -> None:
             message.lines.expiring, message.lines.addressed = expiring, addressed
 
 
+class _Decoding:
+    """A batch that one subscriber decodes, and others wait for: that one, whatever is decoded after it."""
+
+    __slots__ = ("batch", "done")
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.done = _thread.allocate_lock()
+        self.done.acquire()
+
+    def wait(self) -> Batch | None:
+        """The batch; None if it cannot be shared, or there is none."""
+        with self.done:
+            return self.batch
+
+
 class SharedBatches:
     """The batches of one partition that its subscribers decode for each other.
 
-    A batch stays as long as somebody works on it. Where several subscribe, the last ones stay a little longer:
-    threads take turns every few milliseconds, so one is some batches ahead of the next. Where one subscribes,
-    nothing stays: its next batch then reuses the same memory, which is still in the CPU's cache.
+    A batch stays as long as somebody works on it. Where several subscribe, it also stays until the others have it,
+    unless they are too far behind: threads take turns every few milliseconds, so one is many batches ahead of the
+    next, which goes through what is decoded several times as fast and catches up. Where one subscribes, nothing
+    stays: its next batch then reuses the same memory, which is still in the CPU's cache.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._decoding: dict[int, _Decoding] = {}
         self._known: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
-        self._recent: deque[Batch] = deque(maxlen=SHARED_BATCHES)
+        self._recent: deque[Batch] = deque()
         self._readers: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self._life = 0  # another one whenever the log was changed under what was decoded
 
     def join(self, cursor: Cursor) -> None:
         """One more reads here."""
-        self._readers.add(cursor)
+        with self._lock:
+            self._readers.add(cursor)
 
     def leave(self, cursor: Cursor) -> None:
         """One less reads here."""
-        self._readers.discard(cursor)
-        if len(self._readers) < 2:
-            self._recent.clear()
+        with self._lock:
+            self._readers.discard(cursor)
+            if len(self._readers) < 2:
+                self._recent.clear()
 
     def pull(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
         """The batch at the cursor, from another subscriber if possible."""
-        batch = self._known.get(cursor.offset)
+        offset = cursor.offset
+        batch = self._known.get(offset)
         if batch is None:
-            with self._lock:  # decoding holds the interpreter anyway; waiting for it saves doing it twice
-                batch = self._known.get(cursor.offset)
-                if batch is None:
-                    return self._read(cursor, partition, payload_decoder)
+            with self._lock:
+                batch, other, own = self._known.get(offset), self._decoding.get(offset), None
+                if batch is None and other is None:
+                    own = self._decoding[offset] = _Decoding()
+            if own is not None:
+                return self._decode(own, cursor, partition, payload_decoder)
+            if batch is None and other is not None:
+                batch = other.wait()  # decoding holds the interpreter anyway; waiting for it saves doing it twice
+            if batch is None:
+                return self._read(cursor, partition, payload_decoder)
         cursor.skip(batch.next, batch.place)
         return batch
 
+    def _decode(
+        self, own: _Decoding, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None
+    ) -> Batch | None:
+        """Decode for all who want the same now."""
+        offset, life = cursor.offset, self._life
+        try:
+            batch = self._read(cursor, partition, payload_decoder)
+            if batch is not None and not batch.problems and life == self._life:
+                own.batch = batch
+            return batch
+        finally:
+            with self._lock:
+                if self._decoding.get(offset) is own:
+                    del self._decoding[offset]
+            own.done.release()
+
     def _read(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
+        life = self._life
         try:
             chunk = cursor.read()
         except LogCut:  # what others decoded of those offsets is not there any more
-            self._known.clear()
-            self._recent.clear()
+            self.clear()
             raise
         if chunk is None:
-            self._recent.clear()  # at the end of the log: whoever is behind reads for itself
+            with self._lock:  # at the end of the log: who is far behind reads for itself
+                self._let_go(SHARED_BATCHES_AT_END)
             return None
         batch = to_batch(chunk, partition, payload_decoder)
-        if len(self._readers) > 1 and not batch.problems:
-            self._known[batch.first] = batch
-            self._recent.append(batch)
+        with self._lock:
+            if len(self._readers) > 1 and not batch.problems and life == self._life:
+                self._known[batch.first] = batch
+                self._recent.append(batch)
+                self._let_go(SHARED_BATCHES)
         return batch
 
+    def _let_go(self, count_max: int) -> None:
+        """Keep no more than so many batches, and none that every reader has who is not too far behind."""
+        recent = self._recent
+        while len(recent) > count_max:
+            recent.popleft()
+        if recent:
+            oldest, newest = recent[0].first, recent[-1].next
+            wanted = min([one.offset for one in self._readers if one.offset >= oldest], default=newest)
+            while recent and recent[0].next <= wanted:
+                recent.popleft()
+
     def clear(self) -> None:
+        """Forget everything, and what is being decoded just now."""
         with self._lock:
+            self._life += 1
+            self._decoding.clear()
             self._known.clear()
             self._recent.clear()
 
