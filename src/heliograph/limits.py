@@ -26,7 +26,7 @@ KEY_BYTES_MAX = 64 * 1024
 PARTITIONS_MAX = 1024
 """Most partitions of one channel: each costs a directory, and whoever reads it some open files."""
 
-CHUNK_BYTES = 128 * 1024
+CHUNK_BYTES = 256 * 1024
 """How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
 
 INDEX_STRIDE_BYTES = 16 * 1024
@@ -68,7 +68,7 @@ HEAD_READ_TRIES = 2_000
 SEGMENT_BYTES_MIN = 4 * 1024
 """Smallest segment size that can be configured."""
 
-SHARED_BATCHES = 64
+SHARED_BATCHES = 32
 """Decoded batches a partition keeps at the most for subscribers who are behind: some 30 ms of decoding, and 30 MB."""
 
 SHARED_BATCHES_AT_END = 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -11,8 +13,10 @@ from heliograph.delivery import Flusher, Retry
 from heliograph.delivery.control import Control
 from heliograph.delivery.lane import Life, Terms
 from heliograph.delivery.positions import Positions
+from heliograph.engine import batches
 from heliograph.engine.port import Batch
 from tests.delivery.harness import FakeEngine, eventually
+from tests.opening import Opener
 
 
 class FixedLanes:
@@ -97,6 +101,60 @@ def test_batches_that_are_done_are_not_kept(story: Story) -> None:
         story.positions.remember(story.batch(2))
         story.lanes.offset += 2
     assert len(story.positions._batches) <= 2
+
+
+def test_a_batch_is_let_go_as_soon_as_it_is_done_and_its_end_is_still_known(story: Story) -> None:
+    kept, done, blank = story.batch(3), story.batch(3), story.batch(3)
+    del blank.messages[-1]  # redacted, or left out by a filter
+    blank.last_id = "left out"
+    for batch in (kept, done, blank):
+        story.positions.remember(batch)
+    story.lanes.offset = 2
+    story.positions.let_go()
+    assert len(story.positions._batches) == 3
+    story.lanes.offset = 9
+    story.positions.let_go()
+    assert len(story.positions._batches) == 0
+    for offset in (3, 6, 9):  # whoever asked before may still look for an earlier one
+        story.lanes.offset = offset
+        story.positions.save()
+    ids = [kept.messages[-1].id, done.messages[-1].id, "left out"]
+    assert [position.id for position in story.engine.saves] == ids
+    story.positions.rewind(3)
+    story.lanes.offset = 6
+    story.positions.save()
+    assert story.engine.saves[-1].id == "", "offset 5 of the log as it was is another message"
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_batch_that_is_done_is_freed_before_the_next_is_decoded(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    """The next one reuses its memory, which is still in the processor's cache."""
+    alive: list[int] = []
+    known: list[weakref.ref[Batch]] = []
+    ended = threading.Event()
+    really = batches.to_batch
+
+    def spying(*arguments: Any) -> Batch:
+        alive.append(sum(one() is not None for one in known))
+        decoded = really(*arguments)
+        known.append(weakref.ref(decoded))
+        return decoded
+
+    def handle(given: Any) -> None:
+        last = given[-1] if batch else given
+        if last.offset == 47:
+            ended.set()
+
+    monkeypatch.setattr(batches, "to_batch", spying)
+    with opened(durability="os") as station:
+        for _ in range(6):
+            station.publish_many("alerts", ["x" * 100_000] * 8)
+        station.subscribe("alerts", handle, name="worker", start="first", batch=batch)
+        assert ended.wait(10)
+    assert len(alive) >= 5
+    assert alive == [0] * len(alive)
 
 
 def test_after_sealing_nothing_is_saved(story: Story) -> None:

@@ -282,8 +282,10 @@ class Loop:
             going = self._hand_out(batch.messages, batch.lag_base_us, batch.next)
         if self._backlog is not None:
             self._warn_of_drops()
-        if positions is not None and self._flusher.every_batch:
-            positions.save()
+        if positions is not None:
+            if self._flusher.every_batch:
+                positions.save()
+            positions.let_go()
         return going
 
     def _take_part(self, part: _Part, batch: Batch) -> bool:

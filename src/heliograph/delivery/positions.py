@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNFLUSHED_MS = 20
 """How often progress inside a batch is saved when every batch is flushed anyway (``position_flush_ms=0``)."""
 
+ENDS_KEPT = 64
+"""Of how many batches that are done the ends are kept: more than are done while somebody looks how far it got."""
+
 logger = logging.getLogger("heliograph.delivery")
 
 
@@ -56,16 +59,22 @@ class Positions:
         self._lock = threading.Lock()
         self._sealed = False
         self._batches: deque[Batch] = deque()
+        self._ends: deque[tuple[int, str]] = deque(maxlen=ENDS_KEPT)
         self._expected = 0
         self._failures = 0
 
     def remember(self, batch: Batch) -> None:
         """The batch is about to be delivered, so the position will come to its end. Called by the loop."""
-        committed = self._lanes.committed()
-        while self._batches and self._batches[0].next < committed:
-            self._batches.popleft()
+        self.let_go()
         self._batches.append(batch)
         self._expected = batch.next
+
+    def let_go(self) -> None:
+        """Keep only the ends of batches that are done: the next one then reuses their memory. Called by the loop."""
+        batches, committed = self._batches, self._lanes.committed()
+        while batches and batches[0].next <= committed:
+            self._ends.append((batches[0].next, _last_id(batches[0])))  # first: somebody may be looking for it
+            batches.popleft()
 
     def save(self) -> bool:
         """Save what is done, if it changed. False: it could not be saved, try again."""
@@ -92,6 +101,7 @@ class Positions:
         """The log was cut there: what is known of later messages is about others. Called by the loop."""
         with self._lock:
             self._batches.clear()
+            self._ends.clear()
             self._expected = offset
             self.saved = None
 
@@ -113,7 +123,7 @@ class Positions:
                 index = bisect_left(messages, offset - 1, key=lambda message: message.offset)
                 if index < len(messages) and messages[index].offset == offset - 1:
                     return messages[index].id
-        return ""
+        return dict(tuple(self._ends)).get(offset, "")
 
     def _failed(self, error: Exception) -> None:
         self.errors += 1
@@ -126,6 +136,12 @@ class Positions:
                 self._failures,
                 text,
             )
+
+
+def _last_id(batch: Batch) -> str:
+    """The id of the message before the batch's end, if that is known."""
+    messages = batch.messages
+    return messages[-1].id if messages and messages[-1].offset == batch.next - 1 else batch.last_id
 
 
 class Saved(Protocol):
