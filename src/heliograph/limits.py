@@ -35,6 +35,9 @@ INDEX_STRIDE_BYTES = 16 * 1024
 FRAME_BYTES_MAX = 1024 * 1024
 """Largest zstd frame of a compressed segment, uncompressed."""
 
+WAKE_CHAINS = 2
+"""How many threads a group commit wakes at first; each of them wakes the next."""
+
 LOCK_SPIN_S = 0.003
 """How long a process tries for a contended append lock without a pause: longer than another one's turn."""
 

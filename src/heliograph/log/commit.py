@@ -14,11 +14,12 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import google_crc32c
 
 from heliograph.errors import Busy, HeliographError, OutcomeUnknown
-from heliograph.limits import GROUP_BYTES_MAX
+from heliograph.limits import GROUP_BYTES_MAX, WAKE_CHAINS
 from heliograph.log.groups import Group, Guard
 from heliograph.log.held import Evicted
 from heliograph.log.lines import Column, Form, fill, put_together
@@ -30,7 +31,7 @@ _crc = google_crc32c.value
 class Ticket(Group):
     """A group on its way to the disk: resolves when it is durable."""
 
-    __slots__ = ("_done", "_lock", "callback", "error", "size")
+    __slots__ = ("_chain", "_done", "_lock", "callback", "deserted", "error", "size")
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class Ticket(Group):
 
     def prepare_to_wait(self) -> None:
         self._done = False
+        self._chain: dict[Ticket, Ticket] = {}
+        self.deserted = False  # nobody waits for it any more
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
@@ -57,9 +60,23 @@ class Ticket(Group):
         """Wait until it is durable (True) or until this thread shall lead (False)."""
         assert self._lock is not None
         self._lock.acquire()
+        self.pass_on()
         return self._done
 
+    def pass_on(self) -> None:
+        """Wake whoever comes next in the chain; once, however often and by whomever this is called."""
+        follower = self._chain.pop(self, None)
+        if follower is not None:
+            follower.lead()
+
+    def desert(self) -> None:
+        """Its owner was interrupted. Who comes next is woken all the same, by it or by whoever resolves it."""
+        self.deserted = True
+        if self._done:
+            self.pass_on()
+
     def lead(self) -> None:
+        """Wake its owner: to lead, unless it is resolved."""
         assert self._lock is not None
         self._lock.release()
 
@@ -70,10 +87,32 @@ class Ticket(Group):
             raise failure
 
     def resolve(self, error: BaseException | None) -> None:
+        """Say that it is durable, or why not; its owner is not woken yet."""
         self.error = error
         self._done = True
-        if self._lock is not None:
-            self._lock.release()
+
+    @staticmethod
+    def wake(tickets: list[Ticket], error: BaseException | None, leader: Ticket | None) -> None:
+        """Resolve tickets that threads wait for, and wake those: each wakes the next one when it runs.
+
+        All at once would stand in each other's way, for only one of them can run.
+        """
+        others = [ticket for ticket in tickets if ticket is not leader]
+        chain: dict[Ticket, Ticket] = {}
+        for first in range(WAKE_CHAINS):
+            part = others[first::WAKE_CHAINS]
+            chain.update(pairwise(part))
+        for ticket in others:
+            ticket._chain = chain
+        for ticket in tickets:  # only now: who deserts before leaves its part to us, who does it later finds its own
+            ticket.resolve(error)
+        if leader is not None:
+            leader.lead()
+        for ticket in others[:WAKE_CHAINS]:
+            ticket.lead()
+        for ticket in others:
+            if ticket.deserted:
+                ticket.pass_on()
 
 
 class ColumnsTicket(Ticket):
@@ -234,6 +273,7 @@ class GroupCommit:
                 self._queue.remove(ticket)
                 self.pending_bytes -= ticket.size
             leads = self._leader is ticket
+        ticket.desert()
         if leads:
             self._hand_over((), ticket)
 
@@ -303,18 +343,21 @@ class GroupCommit:
                 self._take(group)
                 error = self._carry_out(group)
             finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
-                self._resolve(group, error)
+                self._resolve(group, error, own)
                 leading = self._hand_over(group, own)
 
-    def _resolve(self, group: list[Ticket], error: BaseException | None) -> None:
+    def _resolve(self, group: list[Ticket], error: BaseException | None, own: Ticket | None) -> None:
         """Tell everybody. Tickets of one event loop share their callback: it is called once, with all of them."""
         calls: dict[Callable[[list[Ticket]], None], list[Ticket]] = {}
+        waiting: list[Ticket] = []
         for ticket in group:
             if ticket.callback is not None:
                 ticket.error = error or ticket.refused
                 calls.setdefault(ticket.callback, []).append(ticket)
             else:
-                ticket.resolve(error)
+                waiting.append(ticket)
+        if waiting:
+            Ticket.wake(waiting, error, own if own in waiting else None)
         for callback, tickets in calls.items():
             callback(tickets)
 
