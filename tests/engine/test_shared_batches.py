@@ -195,6 +195,21 @@ def test_what_was_decoded_while_a_message_was_redacted_is_given_to_nobody_else(
         assert batch is not None and [message.data for message in batch.messages] == ["a", "b"]
 
 
+def test_a_reader_that_was_forgotten_is_none_and_may_be_closed_by_the_garbage_collector(station: Station) -> None:
+    for _ in range(4):
+        station.publish_many(CHANNEL, PIECE)
+    ahead, forgotten = cursor(station), cursor(station)
+    first = pull(ahead)
+    assert pull(forgotten) is first
+    del forgotten, first
+    pull(ahead)
+    assert len(shared(station)._recent) == 0, "nobody else is there to share it with"
+    other = cursor(station)
+    with shared(station)._lock:  # as if the collector ran in a step that holds it
+        other.close()
+    assert pull(ahead).messages
+
+
 def test_many_subscribers_decode_everything_about_once(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(150):
         station.publish_many(CHANNEL, PIECE)

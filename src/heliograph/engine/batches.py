@@ -82,22 +82,23 @@ class SharedBatches:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close a reader that was forgotten, in any step of any thread.
+        self._lock = threading.RLock()
         self._decoding: dict[int, _Decoding] = {}
         self._known: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
         self._recent: deque[Batch] = deque()
-        self._readers: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self._readers: tuple[weakref.ref[Cursor], ...] = ()  # never changed, only replaced
         self._life = 0  # another one whenever the log was changed under what was decoded
 
     def join(self, cursor: Cursor) -> None:
         """One more reads here."""
         with self._lock:
-            self._readers.add(cursor)
+            self._readers = (*[one for one in self._readers if one() is not None], weakref.ref(cursor))
 
     def leave(self, cursor: Cursor) -> None:
         """One less reads here."""
         with self._lock:
-            self._readers.discard(cursor)
+            self._readers = tuple([one for one in self._readers if one() not in (None, cursor)])
             if len(self._readers) < 2:
                 self._recent.clear()
 
@@ -148,11 +149,17 @@ class SharedBatches:
             return None
         batch = to_batch(chunk, partition, payload_decoder)
         with self._lock:
-            if len(self._readers) > 1 and not batch.problems and life == self._life:
+            if len(self._offsets()) < 2:
+                self._recent.clear()
+            elif not batch.problems and life == self._life:
                 self._known[batch.first] = batch
                 self._recent.append(batch)
                 self._let_go(SHARED_BATCHES)
         return batch
+
+    def _offsets(self) -> list[int]:
+        """Where the readers are."""
+        return [cursor.offset for one in self._readers if (cursor := one()) is not None]
 
     def _let_go(self, count_max: int) -> None:
         """Keep no more than so many batches, and none that every reader has who is not too far behind."""
@@ -161,7 +168,7 @@ class SharedBatches:
             recent.popleft()
         if recent:
             oldest, newest = recent[0].first, recent[-1].next
-            wanted = min([one.offset for one in self._readers if one.offset >= oldest], default=newest)
+            wanted = min([offset for offset in self._offsets() if offset >= oldest], default=newest)
             while recent and recent[0].next <= wanted:
                 recent.popleft()
 
