@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.admin.envelopes import body_of
 from heliograph.clock import to_us
-from heliograph.log.commit import Ticket
+from heliograph.log.tickets import Ticket
 from heliograph.message import Receipt, new_id
 from heliograph.station import Station
 

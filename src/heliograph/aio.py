@@ -21,8 +21,8 @@ from heliograph.delivery.queues.awaited import AsyncQueue
 from heliograph.errors import Busy, NotFound, StationClosed
 from heliograph.filters import Choice
 from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
-from heliograph.log.commit import Ticket
 from heliograph.log.held import ChannelGone, Evicted
+from heliograph.log.tickets import Ticket
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.opening import open_linked
 from heliograph.payloads import batch_of

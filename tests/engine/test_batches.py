@@ -58,7 +58,7 @@ def test_batches_are_bounded(opened: Opener) -> None:
 def test_a_line_that_is_no_envelope_is_a_problem_of_its_own_and_not_its_neighbours(opened: Opener, root: Path) -> None:
     import google_crc32c
 
-    from heliograph.log.commit import Ticket
+    from heliograph.log.tickets import Ticket
 
     with opened() as station:
         station.publish(CHANNEL, 0)

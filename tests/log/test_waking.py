@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from heliograph.log.commit import Ticket
+from heliograph.log.tickets import Ticket
 
 
 class Waiting:

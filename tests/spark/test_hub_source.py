@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 import heliograph as hg
 from heliograph.errors import ConfigError, Incomplete, NotAllowed, NotFound, ProtocolError, Unreachable
 from heliograph.federation.librarian import Librarian
-from heliograph.log.commit import Ticket
+from heliograph.log.tickets import Ticket
 from heliograph.spark import fetching
 from tests.federation.chaos import Proxy, proxies
 from tests.spark.hub_reading import ReadHub

@@ -137,7 +137,7 @@ def test_damage_is_an_error_or_counted(root: Path, opened: Opener) -> None:
 def test_malformed_lines_are_an_error_or_counted(root: Path, opened: Opener) -> None:
     import google_crc32c
 
-    from heliograph.log.commit import Ticket
+    from heliograph.log.tickets import Ticket
 
     station = opened()
     station.publish("alerts", 1)

@@ -51,12 +51,13 @@ from heliograph.log import channel as channels
 from heliograph.log import recovery, seek
 from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings
-from heliograph.log.commit import GroupCommit, Ticket
+from heliograph.log.commit import GroupCommit
 from heliograph.log.directory import DataDirectory
 from heliograph.log.head import DELETED, Fields
 from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
+from heliograph.log.tickets import Ticket
 from heliograph.message import Gap, PayloadDecoder
 from heliograph.names import DEAD_LETTER, REPLY_TO, check_name, is_mailbox
 

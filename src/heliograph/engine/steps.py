@@ -32,10 +32,10 @@ from heliograph.disk import explain, explaining
 from heliograph.engine.port import Position
 from heliograph.engine.producers import Epoch
 from heliograph.errors import Busy, HeliographError, NotFound, OutcomeUnknown, ProducerFenced
-from heliograph.log.commit import Ticket
 from heliograph.log.cursor import LogCursor
 from heliograph.log.indexing import event_times
 from heliograph.log.locks import FileLock
+from heliograph.log.tickets import Ticket
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine

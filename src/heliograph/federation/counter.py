@@ -18,10 +18,10 @@ from heliograph.federation.accepting import Accepted, accept
 from heliograph.federation.asking import Channels, Find, Found, Lack, Page, Place, Publish, Published, Read, Run, Which
 from heliograph.federation.rules import Rules
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
-from heliograph.log.commit import Ticket
 from heliograph.log.cursor import Chunk, LogCursor, LogCut
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.seek import appended_since
+from heliograph.log.tickets import Ticket
 from heliograph.message import Draft
 from heliograph.names import REPLY, check_name, check_ownable
 from heliograph.patterns import Pattern

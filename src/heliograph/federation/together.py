@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from heliograph.federation.accepting import Accepted
     from heliograph.federation.counter import Counter
     from heliograph.federation.rules import Rules
-    from heliograph.log.commit import Ticket
+    from heliograph.log.tickets import Ticket
     from heliograph.station import Station
     from heliograph.station.publisher import Publisher
 

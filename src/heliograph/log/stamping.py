@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 
-from heliograph.log.commit import Ticket
 from heliograph.log.lines import batch_mark, decimals, fill
+from heliograph.log.tickets import Ticket
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,9 +14,10 @@ from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
-from heliograph.log.commit import ColumnsTicket, GroupCommit, Ticket
+from heliograph.log.commit import GroupCommit
 from heliograph.log.lines import TAIL_BYTES_MAX, Column, Form, bytes_in, decimals, longest_in
 from heliograph.log.partition import Partition
+from heliograph.log.tickets import ColumnsTicket, Ticket
 from heliograph.message import (
     Draft,
     HeaderValue,

@@ -19,8 +19,8 @@ import msgspec
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.producers import Last
 from heliograph.errors import HeliographError, OutOfSequence, StationClosed
-from heliograph.log.commit import Ticket
 from heliograph.log.stamping import EncodedTicket, NumberForm
+from heliograph.log.tickets import Ticket
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
 from heliograph.payloads import batch_of

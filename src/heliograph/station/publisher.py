@@ -14,7 +14,7 @@ import uuid_utils
 from heliograph import context
 from heliograph.engine.producers import Epoch
 from heliograph.errors import HeliographError
-from heliograph.log.commit import Ticket
+from heliograph.log.tickets import Ticket
 from heliograph.message import (
     HeaderValue,
     Receipt,

@@ -16,11 +16,11 @@ import uuid_utils
 from heliograph import context
 from heliograph.errors import HeliographError
 from heliograph.limits import BATCH_MESSAGES_MAX
-from heliograph.log.commit import ColumnsTicket, OneTicket
 from heliograph.log.groups import Guard
 from heliograph.log.head import STATE
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import Form
+from heliograph.log.tickets import ColumnsTicket, OneTicket
 from heliograph.message import Receipt, key_attribute, new_ids
 from heliograph.payloads import encode, encode_batch
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from heliograph.clock import to_us
 from heliograph.errors import Busy, ConfigError, InvalidName, ReadOnly, StationClosed, StorageError, UnsupportedFormat
 from heliograph.limits import NAME_BYTES_MAX
-from heliograph.log.commit import ColumnsTicket, Ticket
+from heliograph.log.tickets import ColumnsTicket, Ticket
 from heliograph.message import Draft, HeaderValue, Receipt
 from heliograph.names import check_name
 from heliograph.payloads import batch_of
