@@ -418,10 +418,14 @@ class Partition(HeldLog):
 
         ``begins`` is called when there is nothing left to do but to wait for the disk, if that is necessary at all.
         """
+        known: int | None = offset
         synced = False
         with contextlib.suppress(TornHead):  # entering repairs it
-            synced = self.fields().synced_next >= offset
-        mark = None if synced else self._mark(offset)
+            fields = self.fields()
+            synced = fields.synced_next >= offset
+            if fields.flags & (FENCED | DELETED):  # entering says so, and nothing is synced any more
+                known = None
+        mark = None if synced else self._mark(known)
         if begins is not None:
             begins()
         if mark is not None:
