@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -130,12 +131,13 @@ def nats_worker(address: str, consumer: str) -> Iterator[Callable[[float], int]]
 
 @contextmanager
 def redis_server(path: Path) -> Iterator[str | None]:
-    """A server that syncs every write, on a socket below ``path``; None if there is none on this machine."""
+    """A server that syncs every write, below ``path``, and its socket; None if there is none on this machine."""
     executable = shutil.which("redis-server")
     if executable is None or importlib.util.find_spec("redis") is None:
         yield None
         return
-    socket = path / "redis.sock"
+    place = Path(tempfile.mkdtemp(prefix="redis-"))  # the name of a socket has hardly more than a hundred characters
+    socket = place / "socket"
     command = [executable, "--port", "0", "--unixsocket", str(socket), "--dir", str(path), "--save", ""]
     process = subprocess.Popen(
         [*command, "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"], stdout=subprocess.DEVNULL
@@ -153,6 +155,7 @@ def redis_server(path: Path) -> Iterator[str | None]:
             process.wait(10)
         process.kill()
         process.wait()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def redis_client(path: str) -> Any:
