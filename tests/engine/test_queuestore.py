@@ -3,7 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,26 @@ def test_another_process_that_holds_the_file_is_busy(path: Path) -> None:
     other.close()
     lease(store, 1)
     store.close()
+
+
+_MAKER = """
+import sys, time
+from pathlib import Path
+from heliograph.engine.queuestore import QueueStore
+
+folder, begin = Path(sys.argv[1]), float(sys.argv[2])
+for number in range(50):
+    while time.time() < begin + number * 0.02:
+        pass
+    QueueStore(folder / f"{number}.sqlite3", timeout_s=30).close()
+"""
+
+
+def test_two_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait where two change how the journal is kept, however long it was told to wait."""
+    command = [sys.executable, "-c", _MAKER, str(tmp_path), str(time.time() + 1)]
+    makers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [maker.communicate()[1] for maker in makers] == ["", ""]
 
 
 def test_what_is_no_database_is_damaged(path: Path) -> None:

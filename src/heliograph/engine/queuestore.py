@@ -280,7 +280,7 @@ class QueueStore:
 def _writing(path: Path, timeout_s: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _keep_log(connection, timeout_s)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA.split(";"):
@@ -291,6 +291,18 @@ def _writing(path: Path, timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_log(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """Have changes written to a log of their own. Where two make the file at once SQLite does not wait: do so here."""
+    for left in reversed(range(1 + int(timeout_s / BUSY_PAUSE_S))):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not left or error.sqlite_errorname != "SQLITE_BUSY":
+                raise
+        time.sleep(BUSY_PAUSE_S)
 
 
 def _reading(path: Path) -> sqlite3.Connection:
@@ -311,10 +323,8 @@ def _look_into(path: Path) -> sqlite3.Connection:
     """A reader of a write-ahead log makes files of its own unless they are there already."""
     log, shared = Path(f"{path}-wal"), Path(f"{path}-shm")
     alone = not log.exists() or not shared.exists()
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}",
-        uri=True, isolation_level=None, check_same_thread=False,
-    )  # fmt: skip
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("SELECT count(*) FROM meta")
     except BaseException:
@@ -327,7 +337,9 @@ def _look_into(path: Path) -> sqlite3.Connection:
 def copied(source: Path, target: Path, *, read_only: bool) -> Iterator[Turn]:
     """Copy a queue's state, in use or not, into one file; what is done in this turn is done to the copy."""
     with _explaining(source):
-        connection = _reading(source) if read_only else _there(source)
+        connection = _reading(source) if read_only else sqlite3.connect(
+            f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_COPY_WAIT_S
+        )  # fmt: skip
         with contextlib.closing(connection), contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
             connection.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
@@ -346,11 +358,6 @@ def wrong_with(path: Path) -> str | None:
             return _checked(connection)
     except sqlite3.Error as error:
         return str(error)
-
-
-def _there(path: Path) -> sqlite3.Connection:
-    """A connection to a file that is there: none is made."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_COPY_WAIT_S)
 
 
 def _checked(connection: sqlite3.Connection) -> str | None:
