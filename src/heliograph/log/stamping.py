@@ -124,8 +124,7 @@ class _End:
         sums ^= np.uint32(_value(self._zeros))
         for places, start in zip(self._places, (number, first), strict=True):
             self._write_number(table, sums, places, np.arange(start, start + count))
-        for at in range(8):
-            table[:, _SUM_AT + at] = _hex()[(sums >> np.uint32(28 - 4 * at)) & np.uint32(15)]
+        write_hexadecimal(table, table.shape[1] + _SUM_AT, sums)
         found: list[bytes] = table.view(f"S{table.shape[1]}").ravel().tolist()
         return found
 
@@ -163,7 +162,8 @@ def _carrying(length: int) -> tuple[Sums, ...]:
     )
 
 
-@functools.cache
-def _hex() -> Table:
-    made: Table = _numpy().frombuffer(b"0123456789abcdef", "u1")
-    return made
+def write_hexadecimal(table: Table, at: int, numbers: Sums | Numbers) -> None:
+    """Write the eight digits of a number into each row of a table, from a column on."""
+    digits = _numpy().frombuffer(b"0123456789abcdef", "u1")
+    for place in range(8):
+        table[:, at + place] = digits[(numbers >> (28 - 4 * place)) & 15]

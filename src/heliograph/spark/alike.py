@@ -13,11 +13,10 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from heliograph.spark.cutting import TIME_CHARS, Cut, Mask, Numbers, Span
+from heliograph.spark.cutting import BEGIN, NEWLINE, TIME_CHARS, Cut, Mask, Numbers, Span, are, steps, words_of
 
 KINDS_MAX: Final = 8
 """How many kinds of lines a text may have: looking at one more costs as much as not knowing any."""
-_BEGIN: Final = b'{"specversion":"1.0","id":"'
 _LINE: Final = re.compile(
     rb'\{"specversion":"1\.0","id":"([^"\\]{8,200})(","source":"([^"\\]*)","type":"([^"\\]*)","time":")[^"\\]{26}Z'
     rb'(","channel":"[^"\\]*")'
@@ -27,7 +26,6 @@ _NEXT: Final = tuple(
     for text in (b',"data":', b',"partit', b',"correl', b',"tracep', b',"subjec', b',"produc')
 )
 """What may stand behind the channel."""
-_NEWLINE: Final = 10
 _EACH: Final = 0x0101010101010101
 
 
@@ -59,8 +57,8 @@ class _Kind(NamedTuple):
 
 def alike(text: bytes) -> Cut | None:
     """The attributes of all lines of a text that ends with a newline and PADDING; None if lines differ too much."""
-    words = np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+    words = words_of(text)
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
     starts = np.append(0, ends[:-1] + 1)
     kinds: list[tuple[_Kind, Mask]] = []
     left = np.ones(len(ends), np.bool_)
@@ -82,10 +80,10 @@ def _fitting(words: Numbers, starts: Numbers, ends: Numbers, kind: _Kind) -> Mas
     """Which lines are of a kind."""
     fits: Mask = ends - starts >= kind.chars
     starts = np.where(fits, starts, 0)  # nobody looks beyond the end of the text
-    fits &= _are(words, starts, _BEGIN)
-    fits &= _plain(words[len(_BEGIN) :], starts, kind.id_chars)
-    fits &= _are(words[len(_BEGIN) + kind.id_chars :], starts, kind.before_time)
-    fits &= _are(words[kind.time + TIME_CHARS - 1 :], starts, b"Z" + kind.behind_time)
+    fits &= are(words, starts, BEGIN)
+    fits &= _plain(words[len(BEGIN) :], starts, kind.id_chars)
+    fits &= are(words[len(BEGIN) + kind.id_chars :], starts, kind.before_time)
+    fits &= are(words[kind.time + TIME_CHARS - 1 :], starts, b"Z" + kind.behind_time)
     following = words[kind.chars - 8 :][starts]
     known: Mask = following == _NEXT[0]
     for word in _NEXT[1:]:
@@ -93,19 +91,6 @@ def _fitting(words: Numbers, starts: Numbers, ends: Numbers, kind: _Kind) -> Mas
             break
         known |= following == word
     fits &= known
-    return fits
-
-
-def _steps(length: int) -> list[int]:
-    """Where to look at eight bytes so that all of so many are looked at."""
-    return [*range(0, length - 8, 8), length - 8]
-
-
-def _are(words: Numbers, at: Numbers, literal: bytes) -> Mask:
-    """Whether these bytes, eight or more, stand at each place."""
-    fits: Mask = np.ones(len(at), np.bool_)
-    for step in _steps(len(literal)):
-        fits &= words[step:][at] == int.from_bytes(literal[step : step + 8], "little")
     return fits
 
 
@@ -117,7 +102,7 @@ def _plain(words: Numbers, at: Numbers, length: int) -> Mask:
     """
     each = np.full(len(at), 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
     some = each.copy()
-    for step in _steps(length):
+    for step in steps(length):
         found = words[step:][at]
         each &= found
         some &= (found >> np.uint64(2)) | found | (found << np.uint64(1))
@@ -128,7 +113,7 @@ def _plain(words: Numbers, at: Numbers, length: int) -> Mask:
 
 def _spans(starts: Numbers, kinds: list[tuple[_Kind, Mask]]) -> dict[str, Span]:
     """Where the attributes are, by the places that each line's kind tells."""
-    ids = len(_BEGIN)
+    ids = len(BEGIN)
     places = [
         ((ids, ids + kind.id_chars), kind.source, kind.type, (kind.time, kind.time + TIME_CHARS)) for kind, _ in kinds
     ]

@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructT
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
 from heliograph.log.lines import TAIL_BYTES_MAX
+from heliograph.log.stamping import write_hexadecimal
 from heliograph.message import Timestamps, attributes, id_run
 from heliograph.payloads import DEFAULT_TYPE, check_type_name
 from heliograph.spark.options import WriteOptions
@@ -38,7 +39,6 @@ _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
-_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -264,9 +264,7 @@ def _fresh_ids(count: int) -> pa.Array:
     begin = np.frombuffer(text.encode(), np.uint8)
     table = np.empty((count, len(begin) + 8), np.uint8)
     table[:, : len(begin)] = begin
-    last = np.arange(start, start + count)
-    for at in range(8):
-        table[:, len(begin) + at] = _HEX[(last >> (28 - 4 * at)) & 15]
+    write_hexadecimal(table, len(begin), np.arange(start, start + count))
     borders = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(borders), pa.py_buffer(table))
 

@@ -25,11 +25,11 @@ import numpy as np
 PADDING: Final = b'"' * 128
 """Stands behind the last line: whoever looks beyond the end of a broken line finds quotes, and no border that fits."""
 
-_NEWLINE: Final = 10
+NEWLINE: Final = 10
 _SPACE: Final = 32
 _QUOTE: Final = 34
 _BACKSLASH: Final = 92
-_BEGIN: Final = b'{"specversion":"1.0","id":"'
+BEGIN: Final = b'{"specversion":"1.0","id":"'
 _FIXED: Final = tuple((name, b'","%b":"' % name.encode()) for name in ("source", "type", "time", "channel"))
 _OPTIONAL: Final = tuple(
     (name, b'","%b":"' % name.encode())
@@ -83,14 +83,13 @@ class _Cutter:
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._bytes = np.frombuffer(text, np.uint8)
-        # Every eight bytes of the text, wherever they begin.
-        self._words = np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
+        self._words = words_of(text)
         # Quotes and newlines together: the quotes of a line are those between two newlines.
-        self._quotes = np.flatnonzero((self._bytes == _QUOTE) | (self._bytes == _NEWLINE))
+        self._quotes = np.flatnonzero((self._bytes == _QUOTE) | (self._bytes == NEWLINE))
         self._spans: dict[str, Span] = {}
 
     def cut(self, *, behind: bool) -> Cut:
-        closing = np.flatnonzero(self._bytes[self._quotes] == _NEWLINE) - 1  # the number of a line's last quote,
+        closing = np.flatnonzero(self._bytes[self._quotes] == NEWLINE) - 1  # the number of a line's last quote,
         opening = np.append(0, closing[:-1] + 2)  # and of its first
         ends = self._quotes[closing + 1]
         starts = np.append(0, ends[:-1] + 1)
@@ -122,19 +121,14 @@ class _Cutter:
         return filled
 
     def _are(self, at: Numbers, literal: bytes) -> Mask:
-        """Whether these bytes, eight or more, stand at each place."""
-        fits: Mask = self._words[at] == _word(literal, 0)
-        last = len(literal) - 8
-        for place in (*range(8, last, 8), *((last,) if last else ())):
-            fits &= self._words[at + place] == _word(literal, place)
-        return fits
+        return are(self._words, at, literal)
 
     def _head(self, starts: Numbers, opening: Numbers) -> tuple[Mask, Numbers]:
         """What stands before the data; where that begins."""
-        fits = self._are(starts, _BEGIN)
+        fits = self._are(starts, BEGIN)
         quotes, turn = self._quotes, opening + 7  # the quote behind the id
         close = quotes[turn]
-        self._spans["id"] = Span(starts + len(_BEGIN), close)
+        self._spans["id"] = Span(starts + len(BEGIN), close)
         for name, literal in _FIXED:
             fits &= self._are(close, literal)
             turn += 4
@@ -203,6 +197,28 @@ class _Cutter:
         places = np.flatnonzero(self._bytes == _BACKSLASH)
         rows = np.searchsorted(ends, places)
         fits[rows[(places < data[rows]) | (places >= limit[rows])]] = False
+
+
+def words_of(text: bytes) -> Numbers:
+    """Every eight bytes of a text, wherever they begin."""
+    return np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
+
+
+def steps(length: int) -> list[int]:
+    """Where to look at eight bytes so that all of so many are looked at.
+
+    >>> steps(8), steps(16), steps(27)
+    ([0], [0, 8], [0, 8, 16, 19])
+    """
+    return [*range(0, length - 8, 8), length - 8]
+
+
+def are(words: Numbers, at: Numbers, literal: bytes) -> Mask:
+    """Whether these bytes, eight or more, stand at each place."""
+    fits: Mask = words[at] == _word(literal, 0)
+    for step in steps(len(literal))[1:]:
+        fits &= words[step:][at] == _word(literal, step)
+    return fits
 
 
 def _word(literal: bytes, at: int) -> int:
