@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import heliograph as hg
@@ -19,6 +20,12 @@ from tests.opening import Opener
 CHANNEL = "events"
 PIECE = ["x" * (CHUNK_BYTES // 12)] * 8
 MANY = SHARED_BATCHES + 20
+
+
+class Numbered(msgspec.Struct):
+    """A payload."""
+
+    n: int
 
 
 @pytest.fixture
@@ -193,6 +200,37 @@ def test_what_was_decoded_while_a_message_was_redacted_is_given_to_nobody_else(
     late = waiting.batch()
     for batch in (seen, late, cursor(station).pull()):
         assert batch is not None and [message.data for message in batch.messages] == ["a", "b"]
+
+
+def test_who_comes_after_a_redaction_does_not_get_what_was_decoded_before_it(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = station.publish_many(CHANNEL, ["a", "secret", "b"])
+    slow = Slow(monkeypatch)
+    early, late = cursor(station), cursor(station)
+    before = Pulling(early)
+    assert slow.begun.wait(10)
+    station.redact(receipts[1].id)
+    slow.go_on.set()
+    held = before.batch()
+    assert held is not None and len(held.messages) == 3
+    assert [message.data for message in pull(late).messages] == ["a", "b"]
+
+
+def test_a_batch_with_a_problem_is_not_shared(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever meets it makes its own dead letter of it."""
+    station.publish_many(CHANNEL, [{"n": 1}, {"n": "one"}], type="com.example.n.v1")
+    station.register("com.example.n.v1", Numbered)
+    slow = Slow(monkeypatch)
+    cursors = [cursor(station), cursor(station)]
+    first = Pulling(cursors[0])
+    assert slow.begun.wait(10)
+    second = Pulling(cursors[1])
+    slow.go_on.set()
+    found = [first.batch(), second.batch()]
+    assert [len(batch.problems) for batch in found if batch is not None] == [1, 1]
+    assert found[0] is not found[1]
+    assert slow.calls == 2
 
 
 def test_a_reader_that_was_forgotten_is_none_and_may_be_closed_by_the_garbage_collector(station: Station) -> None:
