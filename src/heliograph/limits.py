@@ -38,7 +38,7 @@ FRAME_BYTES_MAX = 1024 * 1024
 WAKE_CHAINS = 2
 """How many threads a group commit wakes at first; each of them wakes the next."""
 
-LOCK_SPIN_S = 0.003
+LOCK_SPIN_S = 0.012
 """How long a process tries for a contended append lock without a pause: longer than another one's turn."""
 
 LOCK_SLEEP_S = 0.0002
@@ -47,8 +47,11 @@ LOCK_SLEEP_S = 0.0002
 LOCK_KEEP_S = 0.002
 """How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
 
-LOCK_TURN_S = 0.001
+LOCK_TURN_S = 0.005
 """How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
+
+LOCK_YIELD_S = 0.0005
+"""How long it then leaves the lock to whoever asked: longer than that one's pause between tries."""
 
 LOCK_SHARED_S = 0.02
 """Durability ``always``: after being asked for the lock, a process frees it before its syncs for this long."""

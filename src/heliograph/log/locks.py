@@ -15,7 +15,7 @@ from typing import Final
 from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.errors import Busy
-from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPIN_S, LOCK_TURN_S
+from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPIN_S, LOCK_TURN_S, LOCK_YIELD_S
 from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
 
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -138,10 +138,13 @@ class AppendLock:
           └── its turn is over, or not keeping ──◀─────────┘ idle for LOCK_KEEP_S
 
     Asking is a word in the head's shared memory. Handing over costs as much as some ten appends, so the holder
-    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other.
+    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other. And
+    it stands back then until the other one has come for it, which may be asleep between two tries.
     """
 
-    __slots__ = ("_clock", "_disk", "_fd", "_head", "_path", "_pid", "held", "keep", "shared_until", "turn_until")
+    __slots__ = (
+        "_clock", "_disk", "_fd", "_head", "_path", "_pid", "_yields", "held", "keep", "shared_until", "turn_until",
+    )  # fmt: skip
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
         self._path = path
@@ -150,6 +153,7 @@ class AppendLock:
         self._head = head
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT)
         self._pid = os.getpid()
+        self._yields = False  # its turn was over when it was given back
         self.keep = keep  # whether it may stay held between appends
         self.held = False
         self.turn_until = 0.0  # kept and asked for: when to hand it over
@@ -161,6 +165,8 @@ class AppendLock:
         True if its last holder died holding it: the head may lack what that one knew.
         """
         try:
+            if self._yields:
+                self._stand_back()
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
             except BlockingIOError:
@@ -175,6 +181,14 @@ class AppendLock:
         orphaned = words[LOCK_HOLDER] != 0
         words[LOCK_HOLDER] = self._pid
         return orphaned
+
+    def _stand_back(self) -> None:
+        """Let whoever asked have the lock first, unless it does not come for it: it may have died meanwhile."""
+        self._yields = False
+        clock, words = self._clock, self._head.words
+        until = clock.monotonic() + LOCK_YIELD_S
+        while words[LOCK_WANTED] and not words[LOCK_HOLDER] and clock.monotonic() < until:
+            clock.sleep(LOCK_YIELD_S / 10)
 
     def _contend(self, timeout_s: float) -> None:
         clock, words = self._clock, self._head.words
@@ -220,6 +234,7 @@ class AppendLock:
     def release(self) -> None:
         """Free the lock; the head says everything."""
         self._head.words[LOCK_HOLDER] = 0
+        self._yields = self.turn_until > 0.0
         self.held = False
         self._disk.flock(self._fd, _UNLOCK)
 
