@@ -31,7 +31,7 @@ def run(bench: Bench) -> list[Row]:
         spark = session("bench")
     except (ImportError, ConfigError) as error:
         raise NotRun(f"Spark cannot be started: {error}") from error
-    count = int(bench.either(2_000_000, 20_000))
+    count = int(bench.either(4_000_000, 20_000))
     with bench.scratch("spark") as path:
         fill(path / "data", count)
         return [
@@ -50,7 +50,7 @@ def native(spark: Any, path: Path, schema: str) -> Any:
 
 
 def rounds(bench: Bench) -> int:
-    return int(bench.either(7, 2))
+    return int(bench.either(5, 2))
 
 
 def reading(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
@@ -105,7 +105,7 @@ def streaming(bench: Bench, spark: Any, path: Path, count: int) -> list[Row]:
 
 def writing(bench: Bench, spark: Any, path: Path) -> list[Row]:
     """Rows of a payload that the JVM makes JSON of, beside its writer of JSON files."""
-    count = int(bench.either(2_000_000, 10_000))
+    count = int(bench.either(4_000_000, 10_000))
     target = path / "out"
     hg.open(target, name="bench").close()
     numbers = spark.range(count).selectExpr(

@@ -37,7 +37,7 @@ def workers(bench: Bench, data: Path, count: int, schema: str) -> list[Row]:
     with ExitStack() as stack:
         sparks = {number: stack.enter_context(spark_with(number, data, schema)) for number in (1, 2)}
         found = bench.measure(
-            {"raw": lambda: count / sparks[1](), "ours": lambda: count / sparks[2]()}, int(bench.either(7, 1))
+            {"raw": lambda: count / sparks[1](), "ours": lambda: count / sparks[2]()}, int(bench.either(5, 1))
         )
     goal = Goal(ratio_min=1.4)
     row = partial(compare, "spark", rounds=found, unit="rows/s", raw_is="one worker, on the same machine", goal=goal)
