@@ -38,7 +38,7 @@ FRAME_BYTES_MAX = 1024 * 1024
 WAKE_CHAINS = 2
 """How many threads a group commit wakes at first; each of them wakes the next."""
 
-LOCK_SPIN_S = 0.012
+LOCK_SPIN_S = 0.003
 """How long a process tries for a contended append lock without a pause: longer than another one's turn."""
 
 LOCK_SLEEP_S = 0.0002
@@ -47,7 +47,7 @@ LOCK_SLEEP_S = 0.0002
 LOCK_KEEP_S = 0.002
 """How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
 
-LOCK_TURN_S = 0.005
+LOCK_TURN_S = 0.0025
 """How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
 
 LOCK_YIELD_S = 0.0005
