@@ -75,6 +75,21 @@ def test_lines_are_stored_byte_for_byte_in_order(opened: Opener, root: Path, dur
     assert read[7].originseq == "0/7"
 
 
+@pytest.mark.parametrize(("durability", "before_the_sync"), [("always", False), ("interval", True), ("os", True)])
+def test_readers_are_woken_when_there_is_something_for_them(
+    opened: Opener, durability: str, before_the_sync: bool
+) -> None:
+    station = opened(durability=durability)
+    station.create_channel(CHANNEL)
+    news = station.engine.writer(CHANNEL, 0).news
+    woken = news.arm()
+    arrival = relayed(station).append(CHANNEL, [piece_of(lines(0, 1))])
+    assert woken.locked() != before_the_sync
+    woken = news.arm() if before_the_sync else woken
+    relayed(station).confirm(arrival)
+    assert not woken.locked()
+
+
 def test_what_arrives_again_is_not_stored_again(opened: Opener, root: Path) -> None:
     station = opened()
     relayed(station).arrive(CHANNEL, lines(0, 10))

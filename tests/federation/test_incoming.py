@@ -156,6 +156,25 @@ async def test_one_is_appended_while_the_one_before_is_synced(monkeypatch: pytes
 
 
 @in_a_loop
+async def test_what_comes_while_one_is_synced_is_appended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, disk, storer = await begun(monkeypatch)
+    woken: list[object] = []
+    loop = asyncio.get_running_loop()
+    call_soon = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (woken.append(call[0]), call_soon(*call))[1])
+    storer.arrived(arrived(0))
+    await wait_for(lambda: disk.calls == [(0, "")])
+    await asyncio.sleep(0.01)
+    assert woken == []  # nobody waits for it: the sync begins undisturbed
+    storer.arrived(arrived(1))
+    await wait_for(lambda: disk.calls == [(0, ""), (1, "life1")])
+    assert line.acks == []
+    for first in (0, 1):
+        disk.syncing[first].set()
+    await wait_for(lambda: line.acks == [1, 2])
+
+
+@in_a_loop
 async def test_a_failure_of_one_has_all_wait_that_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def failed() -> None:
         raise StorageError("the disk is gone")

@@ -44,12 +44,13 @@ Item = events.Arrived | events.Gapped
 class _Flow:
     """One channel that arrives."""
 
-    __slots__ = ("inlet", "life", "storing", "under_way", "waiting")
+    __slots__ = ("inlet", "latest", "life", "storing", "under_way", "waiting")
 
     def __init__(self, inlet: Inlet) -> None:
         self.inlet = inlet
         self.waiting: deque[Item] = deque()
         self.under_way: deque[asyncio.Task[None]] = deque()  # what is being stored, in order
+        self.latest: _Turn | None = None  # of what is being stored
         self.life = ""  # of the channel, when the last of it was appended
         self.storing = False
 
@@ -72,18 +73,19 @@ class _Flow:
 class _Turn:
     """What is stored at once, behind what comes before."""
 
-    __slots__ = ("before", "items", "storing", "written")
+    __slots__ = ("before", "items", "life", "storing", "written")
 
     def __init__(self, items: list[Item], before: asyncio.Task[None] | None, written: asyncio.Future[str]) -> None:
         self.items = items
         self.before = before
         self.written = written
+        self.life = ""  # the channel's, in which it was written; set in another thread
         self.storing: asyncio.Future[Stored]  # at the disk, from the beginning
 
-    def tell(self, life: str) -> None:
-        """It is written, in this life of the channel: the next may be. Whoever comes first counts."""
+    def tell(self) -> None:
+        """It is written, or never will be: the next may be. Whoever comes first counts."""
         if not self.written.done():
-            self.written.set_result(life)
+            self.written.set_result(self.life)
 
     async def comes(self) -> None:
         """Wait until what comes before is done with."""
@@ -141,19 +143,24 @@ class Storer:
             flow.storing = True
             turn = None if flow.full() else self._begin(flow)
             self._line.spawn(self._store(event.channel, flow, turn))
+        elif flow.latest is not None and flow.latest.life:
+            flow.latest.tell()
 
     def _begin(self, flow: _Flow) -> _Turn:
         """Have some of what waits stored. A thread begins with it at once: it is a while until a task comes round."""
         before = flow.under_way[-1] if flow.under_way else None
-        turn = _Turn(flow.take(), before, self._loop.create_future())
+        turn = flow.latest = _Turn(flow.take(), before, self._loop.create_future())
         self._start(flow, turn, flow.life if before is not None else "")
         return turn
 
     def _start(self, flow: _Flow, turn: _Turn, life: str) -> None:
         def written(life: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(turn.tell, life)
+            turn.life = life
+            if flow.waiting:  # else whoever comes next sees it: to wake the loop would keep the sync from beginning
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(turn.tell)
 
+        turn.life = ""
         turn.storing = self._line.start(flow.inlet.store, turn.items, self.rules, written, life)
 
     async def _store(self, channel: str, flow: _Flow, turn: _Turn | None) -> None:
@@ -178,7 +185,7 @@ class Storer:
             if stored is not None:
                 await self._acknowledge(channel, flow, stored)
         finally:
-            turn.tell("")
+            turn.tell()
 
     async def _stored(self, channel: str, flow: _Flow, turn: _Turn) -> Stored | None:
         """Wait until it is stored, however often that takes; None if it cannot be."""

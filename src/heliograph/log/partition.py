@@ -42,7 +42,8 @@ class Partition(HeldLog):
             self._enter()
             self._append(groups)
             self._leave()
-        self.news.tell()
+        if not self._always:  # else there is no news before the sync: whoever woke now would be in its way
+            self.news.tell()
 
     def append_batch(self, batch: Group) -> int:
         """Append one group; its first offset."""
