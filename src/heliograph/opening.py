@@ -12,6 +12,7 @@ from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.station import Station, links, open_station
+from heliograph.station.links import LinkInfo
 
 
 def open_linked(
@@ -40,6 +41,7 @@ def open_linked(
     [{'message': 'system problem!'}]
     """
     station = open_station(path, name=name, config=config, read_only=read_only, disk=disk, clock=clock, **settings)
+    station.known_links = _known_links
     wanted = station.config.hub.listen or station.config.links
     if federate and wanted and not read_only:
         try:
@@ -52,6 +54,12 @@ def open_linked(
     elif federate and config is not None and not read_only:
         links.forget_configured(station.path, disk)  # it had some once, perhaps
     return station
+
+
+def _known_links(station: Station) -> list[LinkInfo]:
+    from heliograph.federation import behind  # most programs never ask
+
+    return behind.known(station)
 
 
 def _source(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import heliograph as hg
 from heliograph.admin.backup import backup
 from heliograph.admin.restore import restore
 from heliograph.admin.verify import verify
+from heliograph.disk import SYSTEM_DISK
+from heliograph.log import lost
 from tests.admin.helpers import CHANNEL, MESSAGES, fill, numbers, open_station, overwrite, segments
 from tests.proof.tools import eventually
 
@@ -168,3 +171,54 @@ def test_it_goes_with_its_segment(tmp_path: Path) -> None:
         station.alter_channel(CHANNEL, retention_bytes=8192)
         station.trim()
         assert not segments(tmp_path, ".lost")
+
+
+HURT = {"torn": b"[[60,", "empty": b"", "other": b'{"60":61}', "absurd": b"[[61,60]]\n", "elsewhere": b"[[0,61]]\n"}
+
+
+def hurt(station: hg.Station, path: Path, data: bytes) -> Path:
+    """A repaired segment whose list of what it lost is damaged."""
+    fill(station)
+    harm(path, 60)
+    assert verify(station, repair=True).ok
+    (found,) = segments(path, ".lost")
+    found.write_bytes(data)
+    return found
+
+
+@pytest.mark.parametrize("how", HURT)
+def test_a_list_that_is_damaged_is_reported_and_set_aside(tmp_path: Path, how: str) -> None:
+    with open_station(tmp_path) as station:
+        file = hurt(station, tmp_path, HURT[how])
+        report = verify(station)
+        assert not report.ok
+        ((kind, path, derived),) = [(one.kind, one.path, one.derived) for one in report.troubles]
+        assert (kind, path, derived) == ("lost", str(file.relative_to(tmp_path)), False)
+        assert file.read_bytes() == HURT[how], "nobody asked for a repair"
+        report = verify(station, repair=True)
+        assert report.ok and [one.repaired for one in report.troubles] == [True]
+        assert not file.exists()
+        (aside,) = (tmp_path / "quarantine").rglob("*.lost*")
+        assert aside.read_bytes() == HURT[how]
+        assert "lost" in (tmp_path / "audit" / "audit.jsonl").read_text().splitlines()[-1]
+        assert verify(station).ok
+
+
+def test_damage_beside_a_damaged_list_is_noted_in_a_new_one(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        file = hurt(station, tmp_path, b"[[60,")
+        harm(tmp_path, 62)
+        assert verify(station, repair=True).ok
+        assert msgspec.json.decode(file.read_bytes()) == [[62, 63]]
+        (aside,) = (tmp_path / "quarantine").rglob("*.lost*")
+        assert aside.read_bytes() == b"[[60,"
+
+
+def test_a_damaged_list_is_never_written_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / f"{50:020d}.lost"
+    file.write_bytes(b"[[60,")
+    with pytest.raises(hg.Damaged, match="verify --repair"):
+        lost.note(tmp_path, 50, [(62, 63)], SYSTEM_DISK)
+    assert file.read_bytes() == b"[[60,"
+    assert lost.load(tmp_path, 50, SYSTEM_DISK) == [], "a reader goes on"
+    assert str(file) in caplog.text

@@ -166,6 +166,34 @@ def test_another_kind_of_reader_needs_one_function(tmp_path: Path, monkeypatch: 
     assert [(one.kind, one.name, one.lag) for one in channel.readers] == [("queue", "workers", 2)]
 
 
+def test_a_queue_is_behind_by_what_is_not_done_and_not_by_all_since_the_oldest(tmp_path: Path) -> None:
+    """One message that is stuck holds the floor, and the ten thousand done behind it wait for nothing."""
+    with hg.open(tmp_path, name="host1") as station, hg.open(tmp_path, read_only=True) as looking:
+        station.create_channel("images", partitions=2)
+        station.publish_many("images", range(40))
+        with (
+            station.queue("images", "resize", start="first") as queue,
+            station.queue("images", "resize", start="first") as other,
+        ):
+            stuck, *rest = queue.receive(30)
+            for delivery in rest:
+                delivery.ack()
+            other.receive(1)
+            info = looking.queue_info("images", "resize")
+            (reader,) = compare(None, look(looking)).channels[0].readers
+            assert (info.depth, info.in_flight) == (10 - 1, 2)
+            assert (reader.lag, reader.workers, reader.live) == (11, 2, True)
+            assert reader.lag_s is not None and reader.lag_s > 0
+            for delivery in [stuck, *queue.receive(30)]:
+                delivery.ack()
+            (reader,) = compare(None, look(looking)).channels[0].readers
+            assert reader.lag == 1
+    with hg.open(tmp_path) as station, station.queue("images", "resize") as queue:
+        queue.receive(1, wait_s=60)[0].ack()
+        view = compare(None, look(station))
+    assert (view.lag, view.channels[0].lag, view.channels[0].readers[0].lag_s) == (0, 0, 0.0)
+
+
 def test_a_group_is_one_reader_with_its_workers(tmp_path: Path) -> None:
     with hg.open(tmp_path, name="host1") as station, hg.open(tmp_path) as other:
         station.create_channel("alerts", partitions=4)

@@ -252,3 +252,40 @@ def test_cancelling_what_waits_leaves_the_client_usable(hub: Hub) -> None:
 
     with hub.open("hub"):
         asyncio.run(story())
+
+
+def test_a_hub_that_loses_every_connection_is_not_asked_for_ever(hub: Hub, mute: list[int]) -> None:
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish("alerts", 1)
+        for ask in (client.channels, lambda: list(client.read("alerts"))):
+            mute[0] = 60
+            with pytest.raises(hg.Unreachable, match="lost 20 times before the hub answered"):
+                ask()
+            assert mute[0] == 40
+        mute[0] = 0
+        assert client.channels() == ["alerts"]
+
+
+def test_nor_longer_than_it_would_have_for_its_answer(
+    hub: Hub, mute: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few connections that were: each may hold for long before it is lost."""
+    monkeypatch.setattr("heliograph.client.asker.WAIT_S", 0.0)
+    monkeypatch.setattr("heliograph.client.asker.LOSSES_MAX", 1_000_000)
+    with hub.open("hub"), hub.connect(timeout=0.5) as client:
+        mute[0] = 1_000_000
+        with pytest.raises(hg.Unreachable, match="times before the hub answered"):
+            client.channels()
+
+
+def test_a_subscription_goes_on_when_the_hub_answers_again(
+    hub: Hub, mute: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.client.asker.LOSSES_MAX", 2)
+    heard: list[Any] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        subscription = client.subscribe("alerts", lambda message: heard.append(message.data))
+        mute[0] = 7
+        station.publish("alerts", "while it answers nobody")
+        wait_for(lambda: heard == ["while it answers nobody"])
+        assert mute[0] == 0 and subscription.live

@@ -10,6 +10,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.schedule.database import FILE
+from heliograph.schedule.waiting import ORDER
 from tests.schedule.conftest import Hands, Opener
 
 MANY = 1_000_000
@@ -70,10 +71,10 @@ def test_the_dispatcher_finds_what_is_due_through_an_index(opened: Opener) -> No
     fill(station, 10)
     database = Hands(station).waiting._database
     questions = [
-        "SELECT * FROM waiting WHERE due_us <= 5 AND moving = 0 ORDER BY due_us, seq LIMIT 1000",
-        "SELECT * FROM waiting WHERE (due_us, seq) > (5, 5) ORDER BY due_us, seq LIMIT 500",
-        "SELECT * FROM waiting WHERE channel = 'a' AND (due_us, seq) > (5, 5) ORDER BY due_us, seq LIMIT 500",
-        "SELECT * FROM waiting WHERE channel = 'a' AND moving = 1 ORDER BY due_us, seq",
+        f"SELECT * FROM waiting WHERE due_us <= 5 AND moving = 0 ORDER BY {ORDER} LIMIT 1000",
+        f"SELECT * FROM waiting WHERE ({ORDER}) > (5, 5, 5) ORDER BY {ORDER} LIMIT 500",
+        f"SELECT * FROM waiting WHERE channel = 'a' AND ({ORDER}) > (5, 5, 5) ORDER BY {ORDER} LIMIT 500",
+        "SELECT * FROM waiting WHERE channel = 'a' AND moving = 1 ORDER BY asked_us, seq",
         "SELECT min(due_us) FROM waiting",
         "SELECT * FROM waiting WHERE id = 'a'",
         "SELECT count(*) FROM waiting WHERE error <> ''",
@@ -82,3 +83,19 @@ def test_the_dispatcher_finds_what_is_due_through_an_index(opened: Opener) -> No
         for question in questions:
             plan = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}")]
             assert any("INDEX" in step for step in plan), (question, plan)
+            assert ORDER not in question or not any("TEMP" in step for step in plan), "all of one moment are sorted"
+
+
+def test_a_schedule_of_before_gets_the_index_that_is_needed(opened: Opener) -> None:
+    station = opened()
+    station.publish("alerts", 1, delay=3600)
+    database = Hands(station).waiting._database
+    with database.writing() as connection:
+        connection.execute("DROP INDEX waiting_order")
+        connection.execute("CREATE INDEX waiting_due ON waiting (due_us)")
+    station.close()
+    again = opened()
+    assert again.scheduled_count() == 1
+    with Hands(again).waiting._database.reading() as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert "waiting_order" in names and "waiting_due" not in names

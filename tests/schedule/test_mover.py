@@ -202,6 +202,49 @@ def test_nothing_overtakes_what_could_not_be_delivered(opened: Opener, monkeypat
     assert data(station) == list(range(9))
 
 
+@pytest.mark.parametrize("at_once", [2, 100])
+def test_what_failed_comes_in_the_order_it_was_due(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(waiting, "SCHEDULE_MOVE_MAX", at_once)
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    station.publish("alerts", 0)
+    for due in (50, 10, 40, 20, 30, 30.5):
+        station.publish("alerts", due, delay=due)
+    hands = Hands(station)
+    for attempt in range(2):
+        disk.fail("write", errno.ENOSPC, path="/alerts/")
+        for _ in range(4):
+            hands.mover.move(FAR_US + attempt * 10_000_000)
+        station.publish("alerts", 60 + attempt, delay=60 + attempt)
+        for _ in range(4):
+            hands.mover.move(FAR_US + attempt * 10_000_000 + 1)
+    assert data(station) == [0]
+    found = [one.due for one in station.scheduled()]
+    assert found == sorted(found)
+    for _ in range(8):
+        hands.mover.move(FAR_US + 120_000_000)
+    assert data(station) == [0, 10, 20, 30, 30.5, 40, 50, 60, 61]
+
+
+def test_what_was_on_its_way_while_nobody_could_look_does_so_too(opened: Opener) -> None:
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    station.publish("alerts", 0)
+    for due in (30, 10, 20):
+        station.publish("alerts", due, delay=due)
+    hands = Hands(station)
+    disk.fail("fdatasync", errno.EIO)
+    hands.mover.move(FAR_US)
+    assert [one.moving for one in station.scheduled()] == [True] * 3
+    verify(station, repair=True)
+    for step in range(2, 6):
+        hands.mover.resume(FAR_US + step * 120_000_000)
+        hands.mover.move(FAR_US + step * 120_000_000)
+    assert data(station) == [0, 10, 20, 30]
+
+
 def test_a_failed_sync_leaves_them_on_their_way_until_the_log_is_repaired(opened: Opener) -> None:
     disk = FaultyDisk()
     station = opened(disk=disk)

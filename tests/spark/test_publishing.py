@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -213,6 +214,14 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["[1", "2],3"]}, InvalidMessage, r"holds '\[1', which is not JSON"),  # only both together are
         ({"data": ['"a', 'b"', "1,2"]}, InvalidMessage, "which is not JSON"),
         ({"data": ["[" * 5_000 + "]" * 5_000]}, InvalidMessage, "recursion"),
+        ({"data": ["1", "1e400"]}, InvalidMessage, r"holds '1e400', which is not JSON \(Number out of range\)"),
+        ({"data": [None, '{"a":[0, -1.5E+309]}']}, InvalidMessage, "Number out of range"),
+        ({"data": ['{\n"a":1E0308,\n"b":2E0308}']}, InvalidMessage, "Number out of range"),
+        ({"data": ["9" * 309 + ".5"]}, InvalidMessage, "Number out of range"),
+        ({"data": ["9" * 250 + "e59"]}, InvalidMessage, "Number out of range"),
+        ({"data": ["9" * 5_000]}, InvalidMessage, "out of range"),
+        ({"data": [1.0, float("inf")]}, InvalidMessage, "column 'data' is double.* holds inf"),
+        ({"data": [{"a": [float("nan")]}]}, InvalidMessage, r"holds nan at \$.a\[0\]"),
         ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id"),
         ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
         ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
@@ -229,6 +238,15 @@ def test_what_cannot_be_a_message_is_refused(root: Path, rows: dict[str, Any], e
     with pytest.raises(error, match=message):
         stage(root, "0", rows)
     assert staged(root) == []
+
+
+def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) -> None:
+    """And what only looks like one that cannot."""
+    numbers = ["1.7e308", "-1e+0308", "1e-999", "9" * 400, "0." + "1" * 400]
+    payloads = [*numbers, '"1e400"', '[1,"2, 3e400 , 4",5]', '{"1e400":0}']
+    publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": payloads}))
+    with hg.open(root, read_only=True) as station:
+        assert [message.data for message in station.read("out")] == [msgspec.json.decode(one) for one in payloads]
 
 
 def test_an_id_that_is_null_is_made(root: Path) -> None:

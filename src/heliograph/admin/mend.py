@@ -70,6 +70,8 @@ class Mender:
         number = partition.place.number
         swap.settle(partition.place.directory, self._disk)
         self._mend_end(partition)
+        with partition.mutex, partition.locked():
+            lists = [self._shown(path) for path in repair.set_lists_aside(partition.place, self._disk)]
         for base in unsound:
             with partition.mutex, partition.locked():
                 aside[base] = [self._shown(path) for path in self._mend_segment(partition, base)]
@@ -79,10 +81,10 @@ class Mender:
             partition.first = max(partition.first, known[0])
             self._remove_leftovers(partition.place.directory)
         self._engine.forget_batches(self._name, number)
-        if unsound:
+        if unsound or lists:
             self._engine.audit.write(
                 "repaired", channel=self._name, partition=number, segments=list(unsound),
-                quarantined=[path for paths in aside.values() for path in paths],
+                quarantined=lists + [path for paths in aside.values() for path in paths],
             )  # fmt: skip
         return aside
 

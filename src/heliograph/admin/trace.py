@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from heliograph.admin import linked
-from heliograph.admin.linked import Remembered
 from heliograph.clock import from_us
 from heliograph.errors import NotFound
+from heliograph.federation.behind import Remembered, remembered
 from heliograph.federation.rules import Names, Rules
 from heliograph.log.cursor import LogCursor
 from heliograph.message import Message
@@ -63,7 +62,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 def trace(station: Station, message_id: str, channel: str | None = None) -> list[Copy]:
     """Every copy of a message in the logs of a station, in the order in which they got there."""
-    known = list(linked.remembered(station))
+    known = list(remembered(station))
     names = [channel] if channel is not None else station.engine.channel_names()
     found = [_copy(station, message, known) for message in find(station.engine, message_id, names)]
     return sorted(found, key=lambda copy: (copy.appended or copy.published, copy.channel))

@@ -20,7 +20,7 @@ from heliograph.admin.queues import check_queues
 from heliograph.admin.seen import check_seen
 from heliograph.admin.types import check_types
 from heliograph.errors import Damaged, NotFound
-from heliograph.log import inspection, segments
+from heliograph.log import inspection, lost, segments
 from heliograph.log.head import FENCED
 from heliograph.log.indexing import Place
 from heliograph.log.inspection import Segment
@@ -41,6 +41,7 @@ Kind = Literal[
     "fence",
     "redaction",
     "leftover",
+    "lost",
 ]
 LOOKS = 4
 """What another process is changing just now looks wrong for a moment: trouble is believed when it stays."""
@@ -331,8 +332,12 @@ class _Channel:
         report.troubles += [self._trouble("batch", place, data, what, derived=False) for what in state.batches]
 
     def _around(self, place: Place) -> list[Trouble]:
-        """What a crash left beside the segments."""
-        found: list[Trouble] = []
+        """What is wrong beside the segments: a damaged list of lost lines, and what a crash left."""
+        what = "cannot be read: nobody is told of lines that were damaged there and repaired"
+        found = [
+            self._trouble("lost", place, path.name, what, derived=False)
+            for path in lost.damaged(place.directory, self._disk)
+        ]
         for name in sorted(self._disk.listdir(place.directory)):
             with contextlib.suppress(FileNotFoundError):
                 age_s = time.time() - self._disk.stat(place.directory / name).st_mtime

@@ -48,11 +48,11 @@ class Asker:
         """Ask for something that may be asked any number of times.
 
         ``patience_s``: how long to wait for a connection; for the answer of a hub that lives, to which quotas belong,
-        longer; and not for ever if each connection is lost.
+        longer. Without: as long as for any request. Not for ever if each connection is lost, in either case.
         """
         given_s = self.timeout_s if patience_s is None else patience_s
         slow_s = WAIT_S if patience_s is None else SLOW * patience_s
-        losses = 0
+        losses, began = 0, self._loop.time()
         while True:
             until = self._loop.time() + given_s
             line = await self._keeper.line(until)
@@ -61,7 +61,8 @@ class Asker:
                     return await line.ask(name, head, kind, lines)
             except Lost as lost:
                 losses += 1
-                if patience_s is not None and losses >= LOSSES_MAX:
+                late = patience_s is None and self._loop.time() >= began + given_s + slow_s
+                if late or losses >= LOSSES_MAX:
                     raise Unreachable(
                         f"the connection was lost {losses} times before the hub answered: {lost}"
                     ) from None

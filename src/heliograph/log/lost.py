@@ -8,33 +8,61 @@ intact segment was put in place again, is not lost, whatever stands here.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from heliograph.disk import Disk
+from heliograph.errors import Damaged
 from heliograph.log import segments
 
+logger = logging.getLogger("heliograph.read")
 Range = tuple[int, int]
 _decode: Final = msgspec.json.Decoder(list[Range]).decode
 
 
 def load(directory: Path, base: int, disk: Disk) -> list[Range]:
-    """Which offsets of a segment a repair made blank."""
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        return _decode(disk.read_file(segments.path_of(directory, base, segments.LOST)))
-    return []
+    """Which offsets of a segment a repair made blank. A damaged list is worth a word, and stops no reader."""
+    try:
+        return _read(segments.path_of(directory, base, segments.LOST), base, disk)
+    except Damaged as error:
+        logger.error("%s: nobody is told of lines that were lost there before", error)
+        return []
 
 
 def note(directory: Path, base: int, ranges: Iterable[Range], disk: Disk) -> None:
-    """Add some, before their lines are made blank."""
-    known = load(directory, base, disk)
+    """Add some, before their lines are made blank. Damaged, if the list is: it is not written over."""
+    path = segments.path_of(directory, base, segments.LOST)
+    known = _read(path, base, disk)
     found = united([*known, *ranges])
     if found != known:
-        disk.replace_file(segments.path_of(directory, base, segments.LOST), msgspec.json.encode(found) + b"\n")
+        disk.replace_file(path, msgspec.json.encode(found) + b"\n")
+
+
+def damaged(directory: Path, disk: Disk) -> Iterator[Path]:
+    """The lists of a partition that cannot be read."""
+    for name in sorted(disk.listdir(directory)):
+        path = directory / name
+        if path.suffix == segments.LOST and path.stem.isdigit():
+            try:
+                _read(path, int(path.stem), disk)
+            except Damaged:
+                yield path
+
+
+def _read(path: Path, base: int, disk: Disk) -> list[Range]:
+    try:
+        found = _decode(disk.read_file(path))
+    except FileNotFoundError:
+        return []
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"{path} cannot be read ({error}); 'helio verify --repair' sets it aside") from None
+    if found != united(found) or (found and found[0][0] < base):
+        raise Damaged(f"{path} holds no ranges of its segment; 'helio verify --repair' sets it aside")
+    return found
 
 
 def united(ranges: Iterable[Range]) -> list[Range]:

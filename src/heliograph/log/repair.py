@@ -46,6 +46,16 @@ def set_aside(place: Place, name: str, data: bytes, disk: Disk) -> Path:
     return path
 
 
+def set_lists_aside(place: Place, disk: Disk) -> list[Path]:
+    """Take away lists of lost lines that cannot be read: what they said is not known any more."""
+    saved = []
+    for path in lost.damaged(place.directory, disk):
+        saved.append(set_aside(place, path.name, disk.read_file(path), disk))
+        disk.unlink(path)
+    disk.sync_directory(place.directory)
+    return saved
+
+
 def normalised(stretch: Stretch, limit: int) -> bytes:
     """The stretch with a blank line for each that is missing, as long as it was if that can be done."""
     if stretch.found is None and stretch.next <= limit:

@@ -58,7 +58,7 @@ CREATE TABLE waiting (
     attempts INTEGER NOT NULL DEFAULT 0,
     error TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX waiting_due ON waiting (due_us);
+CREATE INDEX waiting_order ON waiting (due_us, asked_us);
 CREATE INDEX waiting_moving ON waiting (channel) WHERE moving = 1;
 CREATE INDEX waiting_failed ON waiting (seq) WHERE error <> '';
 CREATE TABLE moving (
@@ -223,6 +223,9 @@ class Database:
         if sys.platform == "darwin":
             connection.execute("PRAGMA fullfsync = 1")
         if _version(connection) == VERSION:
+            with contextlib.suppress(sqlite3.OperationalError):  # 0.1.0 had another index, which is only slower
+                connection.execute("CREATE INDEX IF NOT EXISTS waiting_order ON waiting (due_us, asked_us)")
+                connection.execute("DROP INDEX IF EXISTS waiting_due")
             return
         connection.execute("BEGIN IMMEDIATE")
         if _version(connection) == 0:  # nobody was quicker

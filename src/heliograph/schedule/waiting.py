@@ -17,7 +17,9 @@ from heliograph.schedule.database import Database
 if TYPE_CHECKING:
     import sqlite3
 
-_FIELDS: Final = "id, channel, asked_us, key, moving, error, seq, due_us"
+_FIELDS: Final = "id, channel, asked_us, key, moving, error, due_us, seq"
+ORDER: Final = "due_us, asked_us, seq"
+"""What failed together is tried again together, and comes in the order it was due."""
 
 
 class Scheduled(Receipt, frozen=True, gc=False, kw_only=True):
@@ -104,18 +106,19 @@ class Waiting:
     def each(self, channel: str | None = None) -> Iterator[Scheduled]:
         """In the order they are due, a page at a time: what is scheduled meanwhile may or may not be among them."""
         only, names = ("channel = ? AND", [channel]) if channel is not None else ("", [])
-        after = (-1, -1)
+        after = (-1, -1, -1)
         while True:
             with self._database.reading() as connection:
                 page = connection.execute(
-                    f"SELECT {_FIELDS} FROM waiting WHERE {only} (due_us, seq) > (?, ?) ORDER BY due_us, seq LIMIT ?",
+                    f"SELECT {_FIELDS} FROM waiting WHERE {only} ({ORDER}) > (?, ?, ?) ORDER BY {ORDER} LIMIT ?",
                     (*names, *after, SCHEDULE_PAGE),
                 ).fetchall()
             for row in page:
                 yield _scheduled(row)
             if len(page) < SCHEDULE_PAGE:
                 return
-            after = (page[-1][-1], page[-1][-2])
+            _, _, asked_us, *_, due_us, seq = page[-1]
+            after = (due_us, asked_us, seq)
 
     def find(self, message_id: str) -> tuple[Scheduled, bytes] | None:
         """One message and its envelope, as far as it is known."""
@@ -153,7 +156,7 @@ class Waiting:
             busy = {**(held or {}), **dict(connection.execute("SELECT channel, look_us FROM moving").fetchall())}
             due = connection.execute(
                 "SELECT seq, id, channel, key, time_us, body, attempts FROM waiting "
-                "WHERE due_us <= ? AND moving = 0 ORDER BY due_us, seq LIMIT ?",
+                f"WHERE due_us <= ? AND moving = 0 ORDER BY {ORDER} LIMIT ?",
                 (now_us, SCHEDULE_MOVE_MAX),
             )
             rows: list[Row] = []
@@ -186,7 +189,7 @@ class Waiting:
         with self._database.reading() as connection:
             rows = connection.execute(
                 "SELECT seq, id, channel, key, time_us, body, attempts FROM waiting "
-                "WHERE channel = ? AND moving = 1 ORDER BY due_us, seq",
+                "WHERE channel = ? AND moving = 1 ORDER BY asked_us, seq",
                 (channel,),
             ).fetchall()
         return list(map(Row._make, rows))
@@ -231,7 +234,7 @@ def _hold_back(connection: sqlite3.Connection, rows: Sequence[Row], busy: Mappin
 
 
 def _postpone(connection: sqlite3.Connection, rows: Sequence[Row], error: str, until_us: int) -> None:
-    """All to the same moment: then they come in the order they were published."""
+    """All to the same moment: then they come in the order they were due, and published."""
     connection.executemany(
         "UPDATE waiting SET moving = 0, error = ?, attempts = attempts + 1, due_us = ? WHERE seq = ?",
         [(error, until_us, row.seq) for row in rows],

@@ -23,7 +23,7 @@ from heliograph.limits import KEY_BYTES_MAX
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.stamping import write_hexadecimal
 from heliograph.message import Timestamps, attributes, id_run
-from heliograph.payloads import DEFAULT_TYPE, check_type_name
+from heliograph.payloads import DEFAULT_TYPE, check_type_name, encode
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import PRODUCER_BYTES_MAX
 
@@ -39,6 +39,8 @@ _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
+_LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{200})"
+"""Numbers that may be beyond a double; what is no number may look so, too."""
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -173,6 +175,8 @@ def _json(column: pa.ChunkedArray) -> pa.Array:
     values = _chunk(column)
     if not pa.types.is_string(values.type):
         return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
+    for text in values.filter(pc.match_substring_regex(values, _LARGE)).to_pylist():
+        _check(text)
     members = pc.binary_join_element_wise(values.drop_null(), ",\n", "")
     if not len(members) or _each_whole(content(members), len(members)):
         return values
@@ -197,8 +201,8 @@ def _each_whole(text: bytes, count: int) -> bool:
 def _encoded(value: Any, kind: pa.DataType) -> str | None:
     """A payload that is no text, as JSON."""
     try:
-        return None if value is None else _encode(_plain(value, kind) if "map<" in str(kind) else value).decode()
-    except TypeError as error:
+        return None if value is None else encode(_plain(value, kind) if "map<" in str(kind) else value).decode()
+    except (InvalidMessage, TypeError) as error:
         raise InvalidMessage(f"column 'data' is {kind}, which does not become JSON ({error}): use to_json") from None
 
 
@@ -218,11 +222,23 @@ def _line(text: str) -> str:
     try:
         return msgspec.json.format(text.encode(), indent=-1).decode()
     except (msgspec.MsgspecError, RecursionError) as error:
-        shown = text if len(text) <= 60 else text[:59] + "…"
-        raise InvalidMessage(
-            f"column 'data' holds {shown!r}, which is not JSON ({error}). Make it with to_json(struct(…)), or publish "
-            "it as column 'bytes'"
-        ) from None
+        raise _refusal(text, error) from None
+
+
+def _check(text: str) -> None:
+    """Refuse what no reader could decode: a number beyond a double is JSON, and no value."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _refusal(text, error) from None
+
+
+def _refusal(text: str, error: Exception) -> InvalidMessage:
+    shown = text if len(text) <= 60 else text[:59] + "…"
+    return InvalidMessage(
+        f"column 'data' holds {shown!r}, which is not JSON ({error}). Make it with to_json(struct(…)), or publish "
+        "it as column 'bytes'"
+    )
 
 
 # -- attributes -------------------------------------------------------------------------------------------------------

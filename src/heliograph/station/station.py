@@ -127,6 +127,9 @@ class Station:
         self.on_close: list[Callable[[], None]] = []
         """Called first when the station is closed: for what runs on top of it."""
         self.live_links: Callable[[], list[LinkInfo]] | None = None
+        """Given by whatever runs the links in this process."""
+        self.known_links: Callable[[Station], list[LinkInfo]] | None = None
+        """Given by whoever knows how far behind links are that are not up."""
         self._opened_s = clock.monotonic()
         self._always = config.storage.durability == "always"
 
@@ -751,11 +754,12 @@ class Station:
 
     @explaining("cannot look at the links")
     def links(self) -> list[LinkInfo]:
-        """Every link to a hub, and every peer of this hub, as it is now; whichever process runs them."""
+        """Every link to a hub, and every peer of this hub, as it is now; whichever process runs them.
+
+        The state may be a second old. The lag of what is not up, or is parked, is counted in the log now.
+        """
         self.engine.check_open()
-        if self.live_links is not None:
-            return self.live_links()
-        return links.load(self.path, self.engine.disk)
+        return links.load(self.path, self.engine.disk) if self.known_links is None else self.known_links(self)
 
     @explaining("cannot sync")
     def sync(self) -> None:

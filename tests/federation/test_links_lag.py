@@ -1,0 +1,98 @@
+"""How far behind a link is, also while nobody keeps count: it is down, or stands still. Every door says the same."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from heliograph.admin import linked
+from heliograph.federation import behind
+from heliograph.station.links import LinkInfo
+from tests.federation.stations import Net, payloads, up, wait_for
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Net:
+    found = Net(tmp_path)
+    found.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "subscribe": ["commands"]}])
+    found.station("host1", links=[{"hub": "hub", "publish": ["alerts", "secret"], "subscribe": ["commands"]}])
+    return found
+
+
+def same(station: hg.Station, messages: int) -> LinkInfo:
+    """The station's only link, of which every door says that so many messages wait."""
+    (link,) = station.links()
+    (shown,) = linked.look(station).links
+    assert (link.lag_messages, shown.lag_messages) == (messages, messages)
+    assert (link.lag_s > 0, shown.lag_s > 0) == (messages > 0, messages > 0)
+    return link
+
+
+def test_a_hub_that_was_never_reached_has_none_of_it(net: Net) -> None:
+    with net.open("host1") as host1:
+        host1.publish_many("alerts", range(3))
+        assert same(host1, 3).state != "up"
+        with net.open("host1", federate=False) as beside:
+            wait_for(beside.links)  # it is said to other processes, too
+            same(beside, 3)
+    with net.open("host1", federate=False) as host1:
+        host1.publish("alerts", "while nobody runs the links")
+        assert same(host1, 4).state == "stopped"
+
+
+def test_a_link_that_is_lost_is_behind_by_what_came_since(net: Net) -> None:
+    with net.open("host1") as host1:
+        with net.open("hub") as hub:
+            host1.publish("alerts", "there")
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"])
+            hub.publish("commands", "there")
+            wait_for(lambda: payloads(net.path("host1"), "commands") == ["there"])
+            wait_for(lambda: host1.links()[0].lag_messages == 0)
+        wait_for(lambda: not up(host1, "hub"))
+        host1.publish_many("alerts", range(2))
+        wait_for(lambda: host1.links()[0].lag_messages == 2)  # when it is written down what was acknowledged
+        same(host1, 2)
+    with net.open("hub") as hub:
+        hub.publish_many("commands", range(5))
+        assert same(hub, 5).state == "absent"
+
+
+def test_a_channel_that_is_parked_waits_beside_those_that_go_on(net: Net) -> None:
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("secret", range(4))
+        wait_for(lambda: host1.links()[0].parked)
+        host1.publish("alerts", "goes on")
+        wait_for(lambda: host1.links()[0].lag_messages == 4)
+        assert same(host1, 4).state == "up"
+        with net.open("host1", federate=False) as beside:
+            wait_for(lambda: beside.links()[0].parked)
+            same(beside, 4)
+
+
+def test_it_is_the_same_awaited(net: Net) -> None:
+    async def look() -> list[LinkInfo]:
+        async with hg.open_async(config=net.directory / "host1.yaml") as host1:
+            await host1.publish("alerts", "waits")
+            return await host1.links()
+
+    (link,) = asyncio.run(look())
+    assert link.lag_messages == 1 and link.lag_s > 0
+
+
+def test_a_channel_that_is_deleted_meanwhile_is_not_behind(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    with net.open("host1") as host1:
+        host1.publish("alerts", "soon gone")
+        host1.publish("secret", "stays")
+        age_of = behind._appended_s
+
+        def late(station: hg.Station, place: behind._Place) -> float | None:
+            if place.channel == "alerts":
+                station.delete_channel("alerts")
+            return age_of(station, place)
+
+        monkeypatch.setattr(behind, "_appended_s", late)
+        assert host1.links()[0].lag_s >= 0
+        same(host1, 1)
