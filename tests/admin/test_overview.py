@@ -183,6 +183,10 @@ def test_a_queue_is_behind_by_what_is_not_done_and_not_by_all_since_the_oldest(t
             (reader,) = compare(None, look(looking)).channels[0].readers
             assert (info.depth, info.in_flight) == (10 - 1, 2)
             assert (reader.lag, reader.workers, reader.live) == (11, 2, True)
+            parts = looking.subscriptions("images")
+            assert [part.partition for part in parts] == [0, 1]
+            assert sum(part.lag for part in parts) == 11
+            assert all(part.lag < 20 for part in parts), "each has its own"
             assert reader.lag_s is not None and reader.lag_s > 0
             for delivery in [stuck, *queue.receive(30)]:
                 delivery.ack()

@@ -19,12 +19,11 @@ from heliograph.errors import HeliographError
 from heliograph.log.channel import ChannelSettings
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
-from heliograph.station.info import PartitionStats, QueueInfo
+from heliograph.station.info import PartitionStats
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a reader has come in one partition. ``kind``: plain, group or queue; the first partition of a queue has
-    the lag of all of them."""
+    """How far a reader has come in one partition. ``kind``: plain, group or queue."""
 
     kind: str
     channel: str
@@ -114,8 +113,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _subscriptions(station: Station) -> Iterator[Standing]:
-    """Plain ones and groups; a group's workers are counted once."""
-    workers: dict[tuple[str, str], int] = {}
+    """Plain ones, groups and queues; the workers of one are counted once."""
+    workers = {(one.channel, one.name): sum(worker.live for worker in one.workers) for one in station.queues()}
     for info in station.subscriptions():
         own = (info.channel, info.name)
         if own not in workers:
@@ -139,25 +138,13 @@ def look(station: Station) -> Look:
             standings += source(station)
         except HeliographError as error:
             troubles.append(str(error))
-    stats = station.stats()
-    found = stats.channels
+    found = station.stats().channels
     clock = station.engine.clock
     return Look(
         station=station.name, path=str(station.path), time=from_us(clock.time_ns() // 1000), at_s=clock.monotonic(),
         channels={one.channel: one.partitions for one in found},
-        dead_letters={one.channel: one.dead_letters for one in found}, troubles=troubles,
-        standings=[_counted(one, stats.queues) for one in standings],
+        dead_letters={one.channel: one.dead_letters for one in found}, standings=standings, troubles=troubles,
     )  # fmt: skip
-
-
-def _counted(one: Standing, queues: list[QueueInfo]) -> Standing:
-    """A queue does not go from one message to the next: its state counts what is not done, of all partitions."""
-    for queue in queues if one.kind == "queue" else ():
-        if (queue.channel, queue.name) == (one.channel, one.name):
-            lag, age_s = (queue.depth + queue.in_flight, queue.oldest_s or 0.0) if one.partition == 0 else (0, 0.0)
-            live = sum(worker.live for worker in queue.workers)
-            return msgspec.structs.replace(one, lag=lag, lag_s=age_s, workers=live)
-    return one
 
 
 # -- comparing ----------------------------------------------------------------------------------------------------

@@ -220,6 +220,10 @@ class Turn:
         whole = self._execute("SELECT count(*) FROM pending").fetchone()[0]
         return Tally(leased, delayed, whole - leased - delayed)
 
+    def undone(self) -> dict[int, int]:
+        """How many messages of each partition were handed out once and are not done."""
+        return dict(self._execute("SELECT partition, count(*) FROM pending GROUP BY partition").fetchall())
+
     def pending(self, limit: int) -> list[Pending]:
         query = f"SELECT {_PENDING} FROM pending ORDER BY partition, offset LIMIT ?"
         return [Pending(*row) for row in self._execute(query, (limit,))]

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from heliograph.delivery.queues import (
     Desk,
     Floors,
@@ -25,7 +27,7 @@ from heliograph.engine.port import Bounds
 from heliograph.engine.queuestore import FILE, Pending, QueueStore
 from heliograph.errors import NotFound
 from heliograph.names import check_name
-from heliograph.station.info import LeaseInfo, QueueInfo, WorkerInfo
+from heliograph.station.info import LeaseInfo, QueueInfo, SubscriptionInfo, WorkerInfo
 from heliograph.station.reader import message_at
 from heliograph.station.starts import Start, resolve
 
@@ -264,12 +266,27 @@ class Queues:
                     found.append(self.info(owner, name, leases=0))
         return found
 
+    def counted(self, found: list[SubscriptionInfo]) -> list[SubscriptionInfo]:
+        """The same, with the lag of queues as their state has it: they do not go from one message to the next."""
+        known: dict[tuple[str, str], Summary] = {}
+        for channel, name in {(one.channel, one.name) for one in found if one.kind == KIND}:
+            if self.is_queue(channel, name):
+                with contextlib.suppress(NotFound):
+                    known[channel, name] = self._summary(channel, name, self._bounds(channel), 0)
+        return [self._behind(one, known.get((one.channel, one.name))) for one in found]
+
+    def _behind(self, one: SubscriptionInfo, queue: Summary | None) -> SubscriptionInfo:
+        if queue is None or one.partition not in queue.frontiers:
+            return one
+        lag, floor = queue.lag(one.partition), queue.floors.get(one.partition, one.offset)
+        age_s = self._age_s(one.channel, one.partition, floor) if lag else 0.0
+        return msgspec.structs.replace(one, lag=lag, lag_s=age_s)
+
     def info(self, channel: str, name: str, leases: int = LEASES_SHOWN) -> QueueInfo:
         """One queue as it is now."""
         self.check(channel, name)
         engine = self._engine
-        file = engine.describe(channel)
-        bounds = {number: engine.bounds(channel, number) for number in range(file.partitions)}
+        bounds = self._bounds(channel)
         now = self._summary(channel, name, bounds, leases)
         directory = engine.positions.directory(channel, name)
         living = queueworkers.living(directory, engine.disk)
@@ -285,6 +302,10 @@ class Queues:
             ],
             leases=[self._lease(pending) for pending in now.pending],
         )  # fmt: skip
+
+    def _bounds(self, channel: str) -> dict[int, Bounds]:
+        partitions = self._engine.describe(channel).partitions
+        return {number: self._engine.bounds(channel, number) for number in range(partitions)}
 
     def _summary(self, channel: str, name: str, bounds: dict[int, Bounds], leases: int) -> Summary:
         clock = self._engine.clock
@@ -315,7 +336,11 @@ class Queues:
         for number, floor in now.floors.items():
             bound = bounds.get(number)
             if bound is not None and floor < bound.next:
-                message = message_at(self._engine, channel, number, max(floor, bound.first))
-                if message is not None:
-                    ages.append(max(0.0, self._engine.clock.time_ns() / 1e9 - message.time.timestamp()))
+                age_s = self._age_s(channel, number, max(floor, bound.first))
+                if age_s is not None:
+                    ages.append(age_s)
         return max(ages, default=None)
+
+    def _age_s(self, channel: str, partition: int, offset: int) -> float | None:
+        message = message_at(self._engine, channel, partition, offset)
+        return None if message is None else max(0.0, self._engine.clock.time_ns() / 1e9 - message.time.timestamp())

@@ -686,7 +686,8 @@ class Station:
     @explaining("cannot list the subscriptions")
     def subscriptions(self, channel: str | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, live or not: a line for each of its partitions."""
-        return self._observer.subscriptions(channel)
+        found = self._observer.subscriptions(channel)
+        return self._queues.counted(found) if any(one.kind == "queue" for one in found) else found
 
     @explaining("cannot list the groups")
     def groups(self, channel: str | None = None) -> list[GroupInfo]:

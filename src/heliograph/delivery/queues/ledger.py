@@ -69,6 +69,12 @@ class Summary(NamedTuple):
     floors: dict[int, int]
     workers: dict[str, int]
     pending: list[Pending]
+    undone: dict[int, int]
+
+    def lag(self, partition: int) -> int:
+        """How many messages of a partition are not acknowledged: fewer than there are since the oldest of them."""
+        frontier = self.frontiers[partition]
+        return max(0, frontier.end - frontier.next) + self.undone.get(partition, 0)
 
 
 class Ledger:
@@ -271,4 +277,4 @@ def summary(store: QueueStore, bounds: dict[int, Bounds], mono_us: int, wall_us:
             for number, bound in bounds.items()
         }
         floors, tally = _floors(turn), turn.tally(mono_us, wall_us)
-        return Summary(tally, frontiers, floors, turn.workers(), turn.pending(limit))
+        return Summary(tally, frontiers, floors, turn.workers(), turn.pending(limit), turn.undone())
