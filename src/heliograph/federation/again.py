@@ -58,7 +58,8 @@ def asked(root: Path, disk: Disk) -> Asked:
     for kind in peerfile.KINDS:
         above = root / links.DIRECTORY / kind
         for directory in [above / peer for peer in (disk.listdir(above) if above.is_dir() else [])]:
-            names = [name.removesuffix(SUFFIX) for name in disk.listdir(directory) if name.endswith(SUFFIX)]
-            if names:
-                found[directory] = names
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # forgotten meanwhile, or no peer at all
+                names = [name.removesuffix(SUFFIX) for name in disk.listdir(directory) if name.endswith(SUFFIX)]
+                if names:
+                    found[directory] = names
     return found

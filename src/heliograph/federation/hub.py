@@ -276,6 +276,12 @@ class Hub:
         """In a thread: forget how far stations have come that were not here for too long."""
         for name in here:
             self._note_here(name)
+        try:
+            self._forget_absent(here)
+        except OSError as error:
+            logger.warning("cannot look who was not here for long, trying again: %s", error)
+
+    def _forget_absent(self, here: list[str]) -> None:
         root = peerfile.directory_of(self._shared.station.path, "peer", "any").parent
         patience = self._config.hub.forget_after_s
         if not patience or not root.is_dir():

@@ -1,15 +1,18 @@
 """Which of the channels that links send have grown, in this process or in others: one thread for all of them.
 
-Each partition has a bell that whoever appends rings; only those that rang are looked at. Once a second all are, for a
-bell may not be heard: another process forgot, or the partition was closed for room. Before anybody is told, whoever
+Each partition has a bell that whoever appends rings; only those that rang are looked at. Once a second all are, however
+often others ring: a bell may not be heard, for another process forgot, or the partition was closed for room; or it rang
+and there was nothing yet, for its writer never syncs by itself, or the disk failed. Before anybody is told, whoever
 asked for that reads the news ahead, in this thread: it need not ask another one then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +61,8 @@ class Newsroom:
         self._bells: dict[tuple[str, int], _Bell] = {}
         self._channels: dict[str, int] = {}  # how many links send it
         self._ahead: dict[str, list[Ahead]] = {}
+        self._troubles: dict[str, str] = {}  # channels that cannot be looked at, and why
+        self._all_at = 0.0  # when all are looked at again
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="heliograph-link-news", daemon=True)
         self._thread.start()
@@ -106,35 +111,49 @@ class Newsroom:
                 self._look(places)
             except StationClosed:
                 return
-            except HeliographError as error:
-                logger.warning("looking for news of the links' channels failed, trying again: %s", error)
 
     def _heard(self) -> set[tuple[str, int]]:
-        """Which partitions rang; none if nothing was heard for a while."""
+        """Which partitions rang; none if it is time to look at all of them."""
         try:
-            places = {self.rung.get(timeout=LOOK_S)}
+            places = {self.rung.get(timeout=max(0.0, self._all_at - time.monotonic()))}
             while not self.rung.empty():
                 places.add(self.rung.get_nowait())
         except Empty:
             return set()
-        return places
+        return places if time.monotonic() < self._all_at else set()
 
     def _look(self, places: set[tuple[str, int]]) -> None:
         heard = bool(places)
         if not heard:
+            self._all_at = time.monotonic() + LOOK_S
             with self._lock:
                 places = {(channel, -1) for channel in self._channels}
         found: Ends = {}
         for channel in {channel for channel, number in places if number < 0}:
-            places |= {(channel, number) for number in self._numbers(channel, found)}
+            with self._trying(channel):
+                places |= {(channel, number) for number in self._numbers(channel, found)}
         for place in places:
             if place[1] >= 0:
-                self._listen(place, found, settle=not heard)
+                with self._trying(place[0]):
+                    self._listen(place, found, settle=not heard)
         if found:
             self._read_ahead(found)
             self._tell(found)
         if len(places) > CROWD:
             threading.Event().wait(BREATH_S)
+
+    @contextlib.contextmanager
+    def _trying(self, channel: str) -> Iterator[None]:
+        """If one cannot be looked at now, the others can, and it is tried again with all of them."""
+        try:
+            yield
+            self._troubles.pop(channel, None)
+        except StationClosed:
+            raise
+        except (HeliographError, OSError) as error:
+            if self._troubles.get(channel) != str(error):
+                self._troubles[channel] = str(error)
+                logger.warning("cannot look for news of '%s', trying again: %s", channel, error)
 
     def _read_ahead(self, found: Ends) -> None:
         for channel, ends in found.items():

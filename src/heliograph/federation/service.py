@@ -275,13 +275,13 @@ class Federation:
                 conversation.on_news(channel, found)
 
     async def _look_for_channels(self, workers: Workers) -> None:
-        with contextlib.suppress(HeliographError):
+        with contextlib.suppress(HeliographError, OSError):  # the next look is soon
+            asked = await self._run_in(workers, again.asked, self._station.path, self._engine.disk) or {}
             found = await self._run_in(workers, self._engine.channel_names)
             names = self._known if found is None else set(found)
             new, self._known = names - self._known, names
             if self._hub is not None:
                 self._hub.on_news(dict.fromkeys(new))
-            asked = await self._run_in(workers, again.asked, self._station.path, self._engine.disk) or {}
             for conversation in self.conversations():
                 conversation.send_again(asked)
                 conversation.offer(new, names)

@@ -262,7 +262,7 @@ def last_here(directory: Path, disk: Disk) -> float:
     """When a peer was last connected, in seconds of the wall clock; 0 if nobody knows."""
     try:
         return disk.stat(directory / LAST_FILE).st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0.0
 
 

@@ -1,0 +1,113 @@
+"""Links hear of what is new whatever else happens: the disk fails for a moment, or another channel never rests."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from heliograph.federation import newsroom, service
+from heliograph.federation.newsroom import Ends, Newsroom
+from tests.faults import FaultyDisk
+from tests.federation.stations import Net, payloads, wait_for
+
+
+@contextmanager
+def watching(engine: Any, tell: Callable[[Ends], None], *channels: str) -> Iterator[Newsroom]:
+    room = Newsroom(engine, tell)
+    try:
+        for channel in channels:
+            room.watch(channel)
+        yield room
+    finally:
+        room.close()
+
+
+def test_a_disk_that_fails_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newsroom, "LOOK_S", 0.05)
+    disk, told = FaultyDisk(), list[Ends]()
+    with hg.open(tmp_path, disk=disk) as station:
+        station.publish("alerts", 1)
+        with watching(station.engine, told.append, "alerts"):
+            wait_for(lambda: {"alerts": {0: 1}} in told)
+            disk.fail("stat", errno.EMFILE, times=3)
+            wait_for(lambda: len(disk.fired) == 3)
+            station.publish("alerts", 2)
+            wait_for(lambda: {"alerts": {0: 2}} in told)
+
+
+class Busy:
+    """Stands for an engine: one channel rings all the time, another one never."""
+
+    def __init__(self) -> None:
+        self.room: Newsroom | None = None
+        self.settled = threading.Semaphore(0)
+
+    def partition_count(self, channel: str) -> int:
+        return 1
+
+    def life(self, channel: str) -> str:
+        return "life"
+
+    def unlisten(self, *_: object) -> None:
+        pass
+
+    def listen(self, channel: str, number: int, bell: Any, *, settle: bool) -> int:
+        if channel == "busy":
+            bell.release()
+        elif settle:
+            self.settled.release()
+        return 0
+
+
+def test_a_channel_that_rings_all_the_time_keeps_nobody_from_looking_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(newsroom, "LOOK_S", 0.05)
+    engine = Busy()
+    with watching(engine, lambda _: None, "busy", "quiet"):
+        for _ in range(3):
+            assert engine.settled.acquire(timeout=10), "its writer never syncs by itself, and nobody does"
+
+
+def test_links_go_on_when_their_directory_cannot_be_read_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LOOK_S", 0.05)
+    monkeypatch.setattr(service, "CHANNELS_S", 0.05)
+    net, disk = Net(tmp_path), FaultyDisk()
+    net.station("hub", peers=[{"name": "host1", "subscribe": [">"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": [">"], "start": "first"}])
+    with net.open("hub", disk=disk) as hub, net.open("host1"):
+        (net.path("hub") / "links" / "peer").mkdir(parents=True, exist_ok=True)
+        (net.path("hub") / "links" / "peer" / "notes.txt").write_text("no peer")
+        hub.publish("alerts", 1)
+        wait_for(lambda: payloads(net.path("host1"), "alerts") == [1])
+        disk.fail("listdir", errno.EMFILE, times=3, path="links/peer")
+        wait_for(lambda: len(disk.fired) == 3)
+        hub.publish("other", 2)
+        wait_for(lambda: payloads(net.path("host1"), "other") == [2])
+        assert [link.state for link in hub.links()] == ["up"]
+
+
+def test_who_was_absent_for_long_is_looked_for_again_when_the_disk_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_S", "FORGET_S"):
+        monkeypatch.setattr(service, name, 0.05)
+    net, disk = Net(tmp_path), FaultyDisk()
+    net.station("hub", peers=[{"name": "host1", "subscribe": [">"]}], hub={"forget_after_s": 1})
+    disk.fail("stat", errno.EIO, times=3, path="last-here")
+    (gone := net.path("hub") / "links" / "peer" / "host2").mkdir(parents=True)
+    (gone / "last-here").touch()
+    os.utime(gone / "last-here", (1, 1))
+    with net.open("hub", disk=disk):
+        wait_for(lambda: not gone.exists())
+        assert len(disk.fired) == 3
