@@ -288,6 +288,21 @@ def test_a_channel_that_another_process_deletes_and_makes_again(net: Net) -> Non
             other.delete_channel("alerts")
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["there", "by another process"])
+def test_a_channel_that_the_receiver_deletes_comes_again_from_its_beginning(net: Net, elsewhere: bool) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("hub", federate=False) as other, net.open("host1") as host1:
+        for first, last in ((0, 10), (10, 13), (13, 14)):
+            host1.publish_many("alerts", list(range(first, last)))
+            wait_for(lambda last=last: payloads(net.path("hub"), "alerts") == list(range(last)))
+            (other if elsewhere else hub).delete_channel("alerts")
+        host1.publish("alerts", 14)
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == list(range(15)))
+        wait_for(lambda: not host1.links()[0].parked and not hub.links()[0].parked)
+        assert host1.links()[0].reconnects == 0
+
+
 def test_other_processes_see_the_links_and_stand_by(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])

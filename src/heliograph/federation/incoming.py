@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from heliograph.engine.knowledge import Outdated
 from heliograph.errors import HeliographError, NotAllowed, NotFound, ProtocolError
 from heliograph.federation import events
-from heliograph.federation.inlet import Inlet, Stored
+from heliograph.federation.inlet import Deleted, Inlet, Stored
 from heliograph.federation.quota import Quota
 from heliograph.federation.rules import Rules
 
@@ -203,6 +203,13 @@ class Storer:
                 return None
             except ProtocolError as error:
                 self._line.fail(error)
+                return None
+            except Deleted:
+                await turn.comes()
+                self._park(turn.items[0].stream, channel, f"'{channel}' was deleted there, and begins anew")
+                self._receiving.unpark(channel)
+                self._line.alarms.calm()
+                self._line.flush()
                 return None
             except Outdated:  # what comes before may have to be appended again first
                 pause = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -45,6 +46,10 @@ class Stored(NamedTuple):
     size: int
 
 
+class Deleted(Exception):
+    """The channel was deleted here since the stream began: what was acknowledged is gone, and has to come first."""
+
+
 class Inlet:
     """A channel from a peer."""
 
@@ -54,6 +59,8 @@ class Inlet:
         self._peer = peer
         self._channel = channel
         self._lives = Lives(station, channel)
+        self._life = ""  # of the channel, as it was known last
+        self._made: datetime | None = None  # when it was created; it keeps that in all its lives
 
     def standing(self, theirs: Ends, rules: Rules) -> Standing:
         """What is here, once the other side said how far it is. NotFound if there is no such channel and may not be.
@@ -64,6 +71,7 @@ class Inlet:
             self._lives.doubted(self._peer, theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             seen = {key: found for key, found in self._engine.relayed.seen(self._channel) if not rules.sending(key[0])}
             ends = {key: end for key, end in self._lives.ends().items() if not rules.sending(key[0])}
+            self._life, self._made = self._engine.incarnation(self._channel), self._created()
             return Standing(self._lives.origin(), SeenSet(seen), ends)
         if not self._engine.makes(self._channel):
             self._engine.describe(self._channel)
@@ -80,7 +88,7 @@ class Inlet:
 
         ``written`` is called right before a sync, with the life in which it was appended: what comes next may be
         appended meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before. Any
-        earlier, and whoever appends next would have the interpreter before the sync has begun.
+        earlier, and whoever appends next would have the interpreter before the sync has begun. Deleted: it begins anew.
         """
         stacks: dict[tuple[int, int], _Stack] = {}
         for item in items:
@@ -89,7 +97,13 @@ class Inlet:
             else:
                 stacks.setdefault((item.stream, item.partition), _Stack()).add(item)
         for _ in range(_TRIES):
-            arrivals = [(place, stack, self._append(stack, rules, life or None)) for place, stack in stacks.items()]
+            try:
+                arrivals = [(place, stack, self._append(stack, rules, life)) for place, stack in stacks.items()]
+            except Outdated:
+                if life:
+                    raise
+                self._look_again()
+                continue
             with contextlib.suppress(Outdated):
                 for _, _, arrival in reversed(arrivals):  # the last one's sync is the others', too
                     self._engine.relayed.confirm(arrival, partial(written, arrivals[-1][2].incarnation))
@@ -100,9 +114,24 @@ class Inlet:
                 )
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
-    def _append(self, stack: _Stack, rules: Rules, life: str | None) -> Arrival:
+    def _append(self, stack: _Stack, rules: Rules, life: str) -> Arrival:
         with within_bounds():
-            return self._engine.relayed.append(self._channel, stack.pieces, senders(rules), life)
+            arrival = self._engine.relayed.append(
+                self._channel, stack.pieces, senders(rules), life or self._life or None
+            )
+        if not self._life and arrival.incarnation:
+            self._life, self._made = arrival.incarnation, self._created()
+        return arrival
+
+    def _look_again(self) -> None:
+        """Another life began: of the same channel, after a repair or a restore, or of one that was made since."""
+        self._engine.ensure(self._channel)  # NotFound if it is gone and not to be made
+        if self._made is not None and self._created() != self._made:
+            raise Deleted
+        self._life = self._engine.incarnation(self._channel)
+
+    def _created(self) -> datetime:
+        return self._engine.describe(self._channel).created
 
     def _gap(self, item: Gapped, rules: Rules) -> None:
         self._engine.ensure(self._channel)
