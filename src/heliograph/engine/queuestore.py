@@ -213,12 +213,9 @@ class Turn:
         return None if found is None else int(found)
 
     def tally(self, mono_us: int, wall_us: int) -> Tally:
-        leased = self.in_flight(mono_us)
-        delayed = self._execute(
-            "SELECT count(*) FROM pending WHERE token IS NULL AND until_us > ?", (wall_us,)
-        ).fetchone()[0]
-        whole = self._execute("SELECT count(*) FROM pending").fetchone()[0]
-        return Tally(leased, delayed, whole - leased - delayed)
+        query = "SELECT count(*) FROM pending WHERE token IS NULL AND until_us > ?"
+        leased, delayed = self.in_flight(mono_us), self._execute(query, (wall_us,)).fetchone()[0]
+        return Tally(leased, delayed, sum(self.undone().values()) - leased - delayed)
 
     def undone(self) -> dict[int, int]:
         """How many messages of each partition were handed out once and are not done."""
