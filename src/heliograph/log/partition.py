@@ -91,8 +91,8 @@ class Partition(HeldLog):
         self.used = True
         if now_us > self.append_us:
             self.append_us = now_us
-            if now_us > self.peak_us:
-                self.peak_us = now_us
+        if now_us > self.peak_us:  # also below the last append, which may have been of something older
+            self.peak_us = now_us
         if self.open_first == offset:
             self.open_min_us = self.open_max_us = now_us
         elif now_us > self.open_max_us:
