@@ -84,7 +84,8 @@ class Route:
     def bake(self, now_us: int, timestamps: Timestamps) -> tuple[int, Form, Form]:
         """Put the second into the forms, which then serve for the rest of it."""
         second_us = now_us - now_us % 1_000_000
-        begin = self.template % (b"%b", timestamps.format(second_us).replace(b"000000Z", b"%06dZ"))
+        template = self.template.replace(b"%%", b"%%%%")  # what is a % in a name stays one: forms are filled once more
+        begin = template % (b"%b", timestamps.format(second_us).replace(b"000000Z", b"%06dZ"))
         self.baked = baked = (second_us, Form(begin + b',"data":%b'), Form(begin + b"%b"))
         return baked
 
