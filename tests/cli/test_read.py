@@ -95,6 +95,19 @@ def test_redact_asks_first_and_then_takes_it_out(helio: Helio, numbers: list[hg.
     assert "request 4711" in (station.path / "audit/audit.jsonl").read_text()
 
 
+def test_redact_tells_of_another_message_with_the_same_id(
+    helio: Helio, numbers: list[hg.Receipt], station: hg.Station
+) -> None:
+    wanted = numbers[4].id
+    station.publish("a-copy", 4, id=wanted)
+    first = helio("redact", wanted, "--yes")
+    assert (first.exit_code, first.stdout) == (0, "redacted offset 0 of a-copy/0\n")
+    assert f"helio redact {wanted} --channel {numbers[4].channel}" in first.stderr
+    second = helio("redact", wanted, "--yes")
+    assert (second.exit_code, second.stderr) == (0, "")
+    assert station.get(wanted) is None
+
+
 def test_redact_does_not_ask_when_told_so(helio: Helio, numbers: list[hg.Receipt]) -> None:
     assert json.loads(helio("redact", numbers[4].id, "--yes", "--json").stdout)["offset"] == 4
     one_line_error(helio("redact", numbers[4].id, "--yes"), 3)

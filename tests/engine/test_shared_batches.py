@@ -13,6 +13,7 @@ import heliograph as hg
 from heliograph.engine import batches
 from heliograph.engine.batches import Cursor, SharedBatches
 from heliograph.engine.port import Batch
+from heliograph.filters import Sieve
 from heliograph.limits import CHUNK_BYTES, SHARED_BATCHES, SHARED_BATCHES_AT_END
 from heliograph.station import Station
 from tests.opening import Opener
@@ -280,3 +281,26 @@ def test_many_subscribers_decode_everything_about_once(station: Station, monkeyp
     assert all(event.wait(30) for event in ended)
     assert got == [list(range(150 * len(PIECE)))] * len(ended)
     assert len(decoded) < 4 * 150, "eight would have decoded it eight times"
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_type_registered_while_others_read_is_decoded_for_all_who_read_on(station: Station, known: bool) -> None:
+    """Also for those who began before: else it would depend on who is quicker what the others get."""
+    if known:
+        station.register("another.v1", list[int])
+    station.publish_many(CHANNEL, [{"n": 1}], type="numbered.v1")
+    sieve = Sieve(hg.Filter(type="numbered.v1"))
+    before, beside, filtered = cursor(station), cursor(station), station.engine.cursor(CHANNEL, 0, 1, sieve)
+    held = pull(before)  # and kept for the other one
+    assert held.messages[0].data == {"n": 1}
+    station.register("numbered.v1", Numbered)
+    after = cursor(station)
+    assert pull(after).messages[0].data == Numbered(1)
+    assert pull(beside).messages[0].data == Numbered(1)
+    station.publish_many(CHANNEL, [{"n": 2}], type="numbered.v1")
+    batch = pull(before)
+    assert batch.messages[0].data == Numbered(2)
+    assert pull(after) is batch
+    other = filtered.pull()
+    assert other is not None
+    assert other.messages[0].data == Numbered(2)

@@ -124,6 +124,21 @@ def test_a_clock_that_steps_back_keeps_the_order_of_appends_and_seeking_right(op
         check_everywhere(station, times)
 
 
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_what_was_made_before_something_older_was_appended_is_found(opened: Opener, durability: str) -> None:
+    """As by a publisher that waits for the lock while another one appends what was made long ago."""
+    clock = SetClock()
+    with opened(clock=clock, durability=durability) as station:
+        times = [NOON - timedelta(hours=1)]
+        station.publish_many(CHANNEL, [hg.Draft(data="older", time=times[0])])
+        clock.now -= timedelta(minutes=1)
+        for _ in range(30):
+            station.publish(CHANNEL, "x" * 2000)
+            times.append(clock.now)
+            clock.now += SECOND
+        check_everywhere(station, times)
+
+
 @pytest.mark.parametrize("harm", ["lost", "emptied", "damaged", "from an older state"])
 def test_seeking_is_right_whatever_happened_to_the_index(opened: Opener, root: Path, harm: str) -> None:
     times = [NOON + SECOND * number for number in range(80)]

@@ -49,6 +49,20 @@ def test_both_ways_store_the_same_envelope(
 
 
 @BOTH
+@pytest.mark.parametrize("name", ["50%", "%%", "%b", "%%b", "100%d", "50% off"])
+def test_a_percent_sign_in_a_type_or_a_service_is_only_that(opened: Opener, durability: str, name: str) -> None:
+    with opened(durability=durability) as station, hg.service(name):
+        for _ in range(2):
+            station.publish(CHANNEL, 1, type=name)
+            station.publish(CHANNEL, 2, type=name, key="cpu")
+            station.publish_many(CHANNEL, [3, 4], type=name)
+            station.publish_many(CHANNEL, [5], type=name, key="cpu")
+        messages = list(station.read(CHANNEL))
+        assert [message.data for message in messages] == [1, 2, 3, 4, 5] * 2
+        assert {(message.source, message.type) for message in messages} == {(f"host1/{name}", name)}
+
+
+@BOTH
 @pytest.mark.parametrize("key", [7, b"k", "\ud800", "x" * 70_000])
 def test_a_bad_key_is_refused_and_nothing_stored(opened: Opener, durability: str, key: Any) -> None:
     with opened(durability=durability) as station:

@@ -200,4 +200,9 @@ def redact(common: Common, id: str, channel: str | None, reason: str, yes: bool)
             output.document(plain(receipt))
         elif not common.quiet:
             print(f"redacted offset {receipt.offset} of {receipt.channel}/{receipt.partition}")
+        if (left := station.get(id)) is not None:  # imported into another channel, or published twice
+            common.warn(
+                f"offset {left.offset} of {left.channel}/{left.partition} has the same id and is still there: "
+                f"helio redact {id} --channel {left.channel}"
+            )
     return exits.OK

@@ -6,6 +6,7 @@ import _thread
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,6 +16,9 @@ from heliograph.errors import InvalidMessage
 from heliograph.limits import SHARED_BATCHES, SHARED_BATCHES_AT_END
 from heliograph.log.cursor import Chunk, Log, LogCursor, LogCut
 from heliograph.message import Message, PayloadDecoder, decode_line, decode_lines
+
+Payloads = Callable[[], PayloadDecoder | None]
+"""How payloads are decoded at the moment: types may be registered while somebody reads."""
 
 
 def to_batch(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder | None) -> Batch:
@@ -88,7 +92,7 @@ class SharedBatches:
         self._known: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
         self._recent: deque[Batch] = deque()
         self._readers: tuple[weakref.ref[Cursor], ...] = ()  # never changed, only replaced
-        self._life = 0  # another one whenever the log was changed under what was decoded
+        self._life = 0  # another one whenever the log was changed under what was decoded, or a type registered
 
     def join(self, cursor: Cursor) -> None:
         """One more reads here."""
@@ -102,7 +106,7 @@ class SharedBatches:
             if len(self._readers) < 2:
                 self._recent.clear()
 
-    def pull(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
+    def pull(self, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         """The batch at the cursor, from another subscriber if possible."""
         offset = cursor.offset
         batch = self._known.get(offset)
@@ -112,21 +116,19 @@ class SharedBatches:
                 if batch is None and other is None:
                     own = self._decoding[offset] = _Decoding()
             if own is not None:
-                return self._decode(own, cursor, partition, payload_decoder)
+                return self._decode(own, cursor, partition, payloads)
             if batch is None and other is not None:
                 batch = other.wait()  # decoding holds the interpreter anyway; waiting for it saves doing it twice
             if batch is None:
-                return self._read(cursor, partition, payload_decoder)
+                return self._read(cursor, partition, payloads)
         cursor.skip(batch.next, batch.place)
         return batch
 
-    def _decode(
-        self, own: _Decoding, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None
-    ) -> Batch | None:
+    def _decode(self, own: _Decoding, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         """Decode for all who want the same now."""
         offset, life = cursor.offset, self._life
         try:
-            batch = self._read(cursor, partition, payload_decoder)
+            batch = self._read(cursor, partition, payloads)
             if batch is not None and not batch.problems and life == self._life:
                 own.batch = batch
             return batch
@@ -136,7 +138,7 @@ class SharedBatches:
                     del self._decoding[offset]
             own.done.release()
 
-    def _read(self, cursor: LogCursor, partition: int, payload_decoder: PayloadDecoder | None) -> Batch | None:
+    def _read(self, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         life = self._life
         try:
             chunk = cursor.read()
@@ -147,7 +149,7 @@ class SharedBatches:
             with self._lock:  # at the end of the log: who is far behind reads for itself
                 self._let_go(SHARED_BATCHES_AT_END)
             return None
-        batch = to_batch(chunk, partition, payload_decoder)
+        batch = to_batch(chunk, partition, payloads())
         with self._lock:
             if len(self._offsets()) < 2:
                 self._recent.clear()
@@ -184,9 +186,7 @@ class SharedBatches:
 class Cursor:
     """Pulls batches of one partition. Belongs to one thread."""
 
-    def __init__(
-        self, log: Log, offset: int, disk: Disk, shared: SharedBatches, payloads: PayloadDecoder | None
-    ) -> None:
+    def __init__(self, log: Log, offset: int, disk: Disk, shared: SharedBatches, payloads: Payloads) -> None:
         self._cursor = LogCursor(log, offset, disk)
         self._partition = log.place.number
         self._shared = shared

@@ -132,7 +132,7 @@ class FilesEngine:
         self.on_new_life: Callable[[str], None] = lambda _: None
         self._lives: dict[str, str] = {}
         self.wildcards = Wildcards(root, disk)
-        self.payload_decoder: PayloadDecoder | None = None
+        self._payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
         self._closed = False
         self._forked = False
@@ -516,8 +516,17 @@ class FilesEngine:
         if sieve is not None:
             from heliograph.engine.sifting import SiftingCursor
 
-            return SiftingCursor(log, offset, self.disk, self.payload_decoder, sieve)
-        return Cursor(log, offset, self.disk, entry.shared, self.payload_decoder)
+            return SiftingCursor(log, offset, self.disk, self._payloads, sieve)
+        return Cursor(log, offset, self.disk, entry.shared, self._payloads)
+
+    def _payloads(self) -> PayloadDecoder | None:
+        return self._payload_decoder
+
+    def decode_payloads(self, decoder: PayloadDecoder) -> None:
+        """A type was registered: from now on payloads are decoded so, for whoever reads."""
+        self._payload_decoder = decoder
+        for entry in self._open.all():
+            entry.shared.clear()
 
     def log(self, name: str, number: int) -> seek.Log:
         """A partition for whoever reads its bytes."""

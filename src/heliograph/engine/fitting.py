@@ -39,7 +39,7 @@ def _recognised(log: seek.Log, first: int, incarnation: str, position: Position,
         return True
     if not position.id:  # nothing was handled yet, or not a message: the channel's life must do
         return position.incarnation == incarnation
-    cursor = Cursor(log, position.offset - 1, disk, SharedBatches(), None)
+    cursor = Cursor(log, position.offset - 1, disk, SharedBatches(), lambda: None)
     try:
         batch = cursor.pull()
     finally:

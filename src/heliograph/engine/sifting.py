@@ -7,7 +7,7 @@ from itertools import compress
 import msgspec
 
 from heliograph.disk import Disk
-from heliograph.engine.batches import line_by_line, to_batch
+from heliograph.engine.batches import Payloads, line_by_line, to_batch
 from heliograph.engine.port import Batch
 from heliograph.filters import Sieve
 from heliograph.log.cursor import Chunk, Log, LogCursor
@@ -67,7 +67,7 @@ def _wanted(sieve: Sieve, line: bytes) -> bool:
 class SiftingCursor:
     """Pulls what a filter wants of one partition. Belongs to one thread."""
 
-    def __init__(self, log: Log, offset: int, disk: Disk, payloads: PayloadDecoder | None, sieve: Sieve) -> None:
+    def __init__(self, log: Log, offset: int, disk: Disk, payloads: Payloads, sieve: Sieve) -> None:
         self._cursor = LogCursor(log, offset, disk)
         self._partition = log.place.number
         self._payloads = payloads
@@ -81,7 +81,7 @@ class SiftingCursor:
     def pull(self) -> Batch | None:
         """What comes next, perhaps without a message in it; None when there is nothing new."""
         chunk = self._cursor.read()
-        return None if chunk is None else sift(chunk, self._partition, self._payloads, self._sieve)
+        return None if chunk is None else sift(chunk, self._partition, self._payloads(), self._sieve)
 
     def seek(self, offset: int) -> None:
         """Continue somewhere else."""

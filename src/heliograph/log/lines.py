@@ -49,7 +49,8 @@ class Form:
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.room = len(body) + 36 + TAIL_BYTES_MAX  # bytes that a line has beside its data, at the most
-        self.bytes = len(body) + _ID_AND_MICROSECONDS - len(b"%b%06d%b")  # of a body beside what fills the last hole
+        # Of a body beside what fills the last hole; a % in a name is written twice in a form.
+        self.bytes = len(body) - body.count(b"%%") + _ID_AND_MICROSECONDS - len(b"%b%06d%b")
         self.lines: dict[bytes, bytes] = {}
 
     def line(self, place: bytes) -> bytes:

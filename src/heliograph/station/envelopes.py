@@ -84,7 +84,8 @@ class Route:
     def bake(self, now_us: int, timestamps: Timestamps) -> tuple[int, Form, Form]:
         """Put the second into the forms, which then serve for the rest of it."""
         second_us = now_us - now_us % 1_000_000
-        begin = self.template % (b"%b", timestamps.format(second_us).replace(b"000000Z", b"%06dZ"))
+        template = self.template.replace(b"%%", b"%%%%")  # what is a % in a name stays one: forms are filled once more
+        begin = template % (b"%b", timestamps.format(second_us).replace(b"000000Z", b"%06dZ"))
         self.baked = baked = (second_us, Form(begin + b',"data":%b'), Form(begin + b"%b"))
         return baked
 
@@ -182,26 +183,24 @@ class Envelopes:
     def body(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
-        message_id: str | None, own: bytes = b"",
+        message_id: str | None,
     ) -> tuple[bytes, str]:  # fmt: skip
         """The publisher's part of a line, checked and encoded but not appended, and the message's id."""
         route = self._route(channel, type_name)
         now_us = self._time_ns() // 1000
-        return self._body(
-            route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us, own
-        )
+        return self._body(route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us)
 
     def prepare(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None,
-        message_id: str | None, callback: Callback,
+        message_id: str | None, callback: Callback | None, own: bytes = b"",
     ) -> tuple[Ticket, str]:  # fmt: skip
-        """A ticket for one message that another thread will commit, and its id."""
+        """A ticket for one message, with the time that is in it, and its id; another thread may commit it."""
         route = self._route(channel, type_name)
         now_us = self._time_ns() // 1000
         try:
             body, message_id = self._body(
-                route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us
+                route, channel, data, type_name, key, headers, correlation_id, subject, message_id, now_us, own
             )
         except HeliographError:
             route.meter.refused += 1

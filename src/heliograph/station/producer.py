@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import google_crc32c
 import msgspec
 
 from heliograph.engine.files import FilesEngine
@@ -90,11 +89,11 @@ class Producer:
                 if headers is None and correlation_id is None and subject is None and id is None:
                     receipt = self._publisher.publish_plain(channel, data, type, key, own, self._epoch.guard)
                 if receipt is None:
-                    body, message_id = self._publisher.body(
-                        channel, data, type, key, headers, correlation_id, subject, id, own
+                    ticket, message_id = self._publisher.prepare(
+                        channel, data, type, key, headers, correlation_id, subject, id, None, own
                     )
                     partition = self._publisher.partitioner.choose(channel, key)
-                    receipt = Receipt(message_id, channel, partition, self._append(channel, partition, body))
+                    receipt = Receipt(message_id, channel, partition, self._append(channel, partition, ticket))
             except BaseException:
                 self._doubt(channel)
                 raise
@@ -208,9 +207,7 @@ class Producer:
 
     # -- appending --------------------------------------------------------------------------------------------
 
-    def _append(self, channel: str, partition: int, body: bytes) -> int:
-        now_us = self._engine.clock.time_ns() // 1000
-        ticket = Ticket((body,), (google_crc32c.value(body),), now_us)
+    def _append(self, channel: str, partition: int, ticket: Ticket) -> int:
         ticket.guard = self._epoch.guard
         return self._publisher.append(channel, partition, ticket)
 
@@ -218,8 +215,7 @@ class Producer:
         if len(places) > 1:
             return self._publisher.append_over(channel, places, ticket, ids, self._epoch)
         partition = next(iter(places))
-        ticket.guard = self._epoch.guard
-        first = self._publisher.append(channel, partition, ticket)
+        first = self._append(channel, partition, ticket)
         return [Receipt(one, channel, partition, first + at) for at, one in enumerate(ids)]
 
     def _doubt(self, channel: str) -> None:

@@ -141,7 +141,7 @@ class Station:
         Publishing then checks payloads before anything is written, and subscribers receive objects of the class.
         """
         self.payloads.register(type_name, cls)
-        self.engine.payload_decoder = self.payloads.decoder
+        self.engine.decode_payloads(self.payloads.decoder)
         self.publisher.forget_routes()
 
     def publish(

@@ -82,7 +82,7 @@ class Timetable:
         ticket, own_id = self._publisher.prepare(
             channel, data, type_name, key, headers, correlation_id, subject, message_id, _nobody
         )
-        return self._add(channel, due_us, [own_id], [key], [now_us], [ticket.bodies[0]])[0]
+        return self._add(channel, due_us, [own_id], [key], [ticket.now_us], [ticket.bodies[0]])[0]
 
     def publish_many(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None,
@@ -100,7 +100,7 @@ class Timetable:
         ticket, ids = self._publisher.prepare_many(channel, batch, type_name, key, headers, correlation_id)
         drafts = [item if isinstance(item, Draft) else None for item in batch]
         keys = [key if draft is None or draft.key is None else draft.key for draft in drafts]
-        moments = [now_us if draft is None or draft.time is None else to_us(draft.time) for draft in drafts]
+        moments = [ticket.now_us if draft is None or draft.time is None else to_us(draft.time) for draft in drafts]
         return [*self._add(channel, due_us, ids, keys, moments, _bodies(ticket))]
 
     def _add(
