@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -216,6 +217,18 @@ def test_who_comes_after_a_redaction_does_not_get_what_was_decoded_before_it(
     held = before.batch()
     assert held is not None and len(held.messages) == 3
     assert [message.data for message in pull(late).messages] == ["a", "b"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_another_process_redacts_is_not_given_to_others_here(opened: Opener, root: Path, read_only: bool) -> None:
+    there = opened()
+    receipts = there.publish_many(CHANNEL, ["a", "secret", "b"])
+    with hg.open(root, read_only=read_only) as station:
+        early, late = cursor(station), cursor(station)
+        held = pull(early)
+        assert len(held.messages) == 3
+        there.redact(receipts[1].id)
+        assert [message.data for message in pull(late).messages] == ["a", "b"]
 
 
 def test_a_batch_with_a_problem_is_not_shared(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 import weakref
 from collections import deque
@@ -15,6 +16,7 @@ from heliograph.engine.port import Batch, Problem
 from heliograph.errors import InvalidMessage
 from heliograph.limits import SHARED_BATCHES, SHARED_BATCHES_AT_END
 from heliograph.log.cursor import Chunk, Log, LogCursor, LogCut
+from heliograph.log.head import Head
 from heliograph.message import Message, PayloadDecoder, decode_line, decode_lines
 
 Payloads = Callable[[], PayloadDecoder | None]
@@ -85,7 +87,9 @@ class SharedBatches:
     stays: its next batch then reuses the same memory, which is still in the CPU's cache.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, head: Head | None = None) -> None:
+        self._head = head
+        self._generation = -1  # the head's, when something was decoded
         # Reentrant: the garbage collector may close a reader that was forgotten, in any step of any thread.
         self._lock = threading.RLock()
         self._decoding: dict[int, _Decoding] = {}
@@ -108,6 +112,7 @@ class SharedBatches:
 
     def pull(self, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         """The batch at the cursor, from another subscriber if possible."""
+        self._look()
         offset = cursor.offset
         batch = self._known.get(offset)
         if batch is None:
@@ -123,6 +128,16 @@ class SharedBatches:
                 return self._read(cursor, partition, payloads)
         cursor.skip(batch.next, batch.place)
         return batch
+
+    def _look(self) -> None:
+        """Forget everything if another process changed the log under it: what was redacted is given to nobody."""
+        if self._head is None:
+            return
+        with contextlib.suppress(ValueError):  # closed for room
+            generation = self._head.state() >> 8
+            if generation != self._generation:
+                self.clear()
+                self._generation = generation
 
     def _decode(self, own: _Decoding, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         """Decode for all who want the same now."""

@@ -40,7 +40,7 @@ class OpenPartition:
     def __init__(self, log: Partition | ReadOnlyLog, commit: GroupCommit | None) -> None:
         self.log = log
         self.commit = commit
-        self.shared = SharedBatches()
+        self.shared = SharedBatches(log.head)
         self.pins = 0  # not to be closed for room
 
     @property

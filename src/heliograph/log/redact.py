@@ -34,6 +34,7 @@ def redact(partition: Partition, offsets: list[int], disk: Disk) -> None:
         finish(partition.place, disk)  # what somebody wrote down before and did not live to do
         disk.replace_file(partition.place.directory / INTENT, msgspec.json.encode(Intent(sorted(offsets))))
         finish(partition.place, disk)
+        partition.next_generation()  # other processes forget what they decoded
 
 
 def finish(place: indexing.Place, disk: Disk) -> bool:
