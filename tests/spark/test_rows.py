@@ -195,6 +195,19 @@ def test_times_in_other_forms_are_the_same_moments() -> None:
     assert got[2] == datetime(2026, 11, 15, 20, 30, 1, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("columns", ["offset BIGINT, time TIMESTAMP", "offset BIGINT, time TIMESTAMP, data STRING"])
+@pytest.mark.parametrize("id", [b"a", b"0192a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"])
+def test_what_only_looks_like_a_time_is_told_and_the_others_are_read(columns: str, id: bytes) -> None:
+    """The right length and a Z at its end, in lines that are alike and in others."""
+    head = HEAD.replace(b'"id":"a"', b'"id":"%b"' % id)
+    moments = (b"2026-11-15T20:30:01.123456Z", b"2026-02-30T20:30:01.123456Z", b"2026-11-15t20:30:01.123456Z")
+    text = b"".join(line(head.replace(moments[0], one) + b',"data":1') for one in moments)
+    batch, malformed = to_batch(Piece(10, text), PLACE, wanted(columns))
+    moment = datetime(2026, 11, 15, 20, 30, 1, 123456, UTC)
+    assert [(row["offset"], row["time"]) for row in batch.to_pylist()] == [(10, moment), (12, moment)]
+    assert [one.offset for one in malformed] == [11]
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
