@@ -259,6 +259,14 @@ def test_bytes_that_are_no_text_are_refused(root: Path, column: str) -> None:
     assert staged(root) == []
 
 
+def test_columns_of_nothing_but_null_are_as_if_they_were_not_there(root: Path) -> None:
+    """``NULL AS channel`` in SQL has no type of its own."""
+    names = ("channel", "key", "type", "id", "time", "subject", "headers", "bytes")
+    sections = stage(root, "0", {"data": ["1", "2"], **{name: pa.nulls(2) for name in names}})
+    publish_batch(str(root), QUERY, "0", sections)
+    assert numbers(root) == [1, 2]
+
+
 def test_an_id_that_is_null_is_made(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": ["1", "2", "3"], "id": [None, "own", None]}))
     with hg.open(root, read_only=True) as station:

@@ -51,7 +51,7 @@ def by_channel(rows: pa.Table, otherwise: str | None) -> Iterator[tuple[str, pa.
     if "channel" not in rows.column_names:
         yield check_name(otherwise), rows
         return
-    names = pc.coalesce(rows["channel"], pa.scalar(otherwise, pa.string()))
+    names = pc.coalesce(rows["channel"].cast(pa.string()), pa.scalar(otherwise, pa.string()))
     for name in pc.unique(names).to_pylist():
         fits = pc.is_null(names) if name is None else pc.equal(names, name)
         yield check_name(name), rows.filter(pc.fill_null(fits, False))
