@@ -107,6 +107,22 @@ def test_bytes_expiry_and_raw_lines_have_columns(tmp_path: Path) -> None:
     assert [row["raw"].encode() for row in got] == text.splitlines()
 
 
+def test_numbers_of_another_writer_are_what_they_are_or_null() -> None:
+    said = (b"1.5", b"2.0", b"9007199254740993", b"99999999999999999999", b"1e999", b'"3"', b"null", b"true")
+    text = b"".join(line(HEAD + b',"level":%b,"data":1' % one) for one in said)
+    want = {
+        "BIGINT": [None, 2, 9007199254740993, None, None, None, None, None],
+        "INT": [None, 2, None, None, None, None, None, None],
+        "DOUBLE": [1.5, 2.0, 9007199254740992.0, 1e20, None, None, None, None],
+        "BOOLEAN": [None, None, None, None, None, None, None, True],
+        "STRING": ["1.5", "2.0", "9007199254740993", "99999999999999999999", "1e999", "3", None, "true"],
+    }
+    for kind, values in want.items():
+        batch, malformed = to_batch(Piece(0, text), PLACE, wanted(f"level {kind}"))
+        assert not malformed
+        assert [row["level"] for row in batch.to_pylist()] == values
+
+
 def test_attributes_behind_the_data_are_found_by_name() -> None:
     """Another writer's order: what is asked for decides nothing about what is found."""
     text = line(HEAD + b',"data":{"a":1},"subject":"late","region":"north","partitionkey":"k"') + line(

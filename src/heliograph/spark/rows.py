@@ -240,8 +240,10 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
-        return pa.scalar(value, kind).as_py()
-    except pa.ArrowException:
+        if pa.types.is_floating(kind):
+            return float(value)
+        return pa.scalar(int(value), kind).as_py() if int(value) == value else None
+    except (pa.ArrowException, OverflowError):
         return None
 
 
