@@ -249,6 +249,24 @@ def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) ->
         assert [message.data for message in station.read("out")] == [msgspec.json.decode(one) for one in payloads]
 
 
+@pytest.mark.parametrize("column", ["data", "key", "subject", "type", "channel"])
+def test_bytes_that_are_no_text_are_refused(root: Path, column: str) -> None:
+    """As Spark has them after reading a file in Latin-1, or CAST(… AS STRING): no reader could decode the message."""
+    wrong = pa.array([b'"caf\xe9"'])
+    as_text = pa.StringArray.from_buffers(1, *wrong.buffers()[1:])
+    with pytest.raises(InvalidMessage, match=f"column '{column}' holds text that is not UTF-8"):
+        stage(root, "0", {"data": ["1"], column: as_text})
+    assert staged(root) == []
+
+
+def test_columns_of_nothing_but_null_are_as_if_they_were_not_there(root: Path) -> None:
+    """``NULL AS channel`` in SQL has no type of its own."""
+    names = ("channel", "key", "type", "id", "time", "subject", "headers", "bytes")
+    sections = stage(root, "0", {"data": ["1", "2"], **{name: pa.nulls(2) for name in names}})
+    publish_batch(str(root), QUERY, "0", sections)
+    assert numbers(root) == [1, 2]
+
+
 def test_an_id_that_is_null_is_made(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": ["1", "2", "3"], "id": [None, "own", None]}))
     with hg.open(root, read_only=True) as station:

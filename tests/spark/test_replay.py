@@ -120,6 +120,25 @@ def test_the_name_of_another_replay_is_refused(tmp_path: Path) -> None:
         records.load(tmp_path, "x", Said(channel="orders", into="elsewhere", start="first", end="new"))
 
 
+def test_what_sql_makes_of_one_message_is_not_torn_apart() -> None:
+    """A replay goes on behind a message, so a chunk does not end within what one became."""
+
+    class Table(list[dict[str, Any]]):
+        columns = ("data",)
+
+        def select(self, *_: Any) -> Table:
+            return self
+
+        def toLocalIterator(self, **_: Any) -> Iterator[dict[str, Any]]:
+            return iter(self)
+
+    offsets = [0, 0, 0, 1, 2, 2, 3]
+    table: Any = Table({"_at": 7, "channel": "orders", "partition": 0, "offset": n, "data": str(n)} for n in offsets)
+    found = list(selecting.chunks(table, 2, new_ids=True))
+    assert [at.offset for at, _ in found] == [0, 2, 3]
+    assert [rows["data"].to_pylist() for _, rows in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
+
+
 def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
     opened: Opener, root: Path, spark: Any
 ) -> None:
@@ -163,6 +182,10 @@ def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
     assert run(find("replay"), twice, root).facts["published"] == len({m.data["n"] for m in read(root, "twice")}) > 0
     with pytest.raises(ConfigError, match="leaves out column 'channel'"):
         run(find("replay"), {**twice, "sql": "SELECT data FROM messages"}, root)
+    with pytest.raises(ConfigError, match="column 'key' is INT, and must be STRING: cast it"):
+        run(find("replay"), {**twice, "sql": "SELECT * EXCEPT (key), 5 AS key FROM messages"}, root)
+    with pytest.raises(ConfigError, match=r"makes column 'data' STRUCT<N:BIGINT>: use to_json"):
+        run(find("replay"), {**twice, "sql": "SELECT * EXCEPT (data), struct(offset AS n) AS data FROM messages"}, root)
 
     stream = spark.readStream.format("heliograph").options(path=str(root), channel="orders", includeArchive="true")
     query = (

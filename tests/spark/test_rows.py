@@ -107,6 +107,22 @@ def test_bytes_expiry_and_raw_lines_have_columns(tmp_path: Path) -> None:
     assert [row["raw"].encode() for row in got] == text.splitlines()
 
 
+def test_numbers_of_another_writer_are_what_they_are_or_null() -> None:
+    said = (b"1.5", b"2.0", b"9007199254740993", b"99999999999999999999", b"1e999", b'"3"', b"null", b"true")
+    text = b"".join(line(HEAD + b',"level":%b,"data":1' % one) for one in said)
+    want = {
+        "BIGINT": [None, 2, 9007199254740993, None, None, None, None, None],
+        "INT": [None, 2, None, None, None, None, None, None],
+        "DOUBLE": [1.5, 2.0, 9007199254740992.0, 1e20, None, None, None, None],
+        "BOOLEAN": [None, None, None, None, None, None, None, True],
+        "STRING": ["1.5", "2.0", "9007199254740993", "99999999999999999999", "1e999", "3", None, "true"],
+    }
+    for kind, values in want.items():
+        batch, malformed = to_batch(Piece(0, text), PLACE, wanted(f"level {kind}"))
+        assert not malformed
+        assert [row["level"] for row in batch.to_pylist()] == values
+
+
 def test_attributes_behind_the_data_are_found_by_name() -> None:
     """Another writer's order: what is asked for decides nothing about what is found."""
     text = line(HEAD + b',"data":{"a":1},"subject":"late","region":"north","partitionkey":"k"') + line(
@@ -193,6 +209,19 @@ def test_times_in_other_forms_are_the_same_moments() -> None:
     got = [row["time"] for row in to_batch(Piece(0, text), PLACE, wanted("time TIMESTAMP"))[0].to_pylist()]
     assert got[0] == got[1] == datetime(2026, 11, 15, 20, 30, 1, 123456, UTC)
     assert got[2] == datetime(2026, 11, 15, 20, 30, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("columns", ["offset BIGINT, time TIMESTAMP", "offset BIGINT, time TIMESTAMP, data STRING"])
+@pytest.mark.parametrize("id", [b"a", b"0192a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"])
+def test_what_only_looks_like_a_time_is_told_and_the_others_are_read(columns: str, id: bytes) -> None:
+    """The right length and a Z at its end, in lines that are alike and in others."""
+    head = HEAD.replace(b'"id":"a"', b'"id":"%b"' % id)
+    moments = (b"2026-11-15T20:30:01.123456Z", b"2026-02-30T20:30:01.123456Z", b"2026-11-15t20:30:01.123456Z")
+    text = b"".join(line(head.replace(moments[0], one) + b',"data":1') for one in moments)
+    batch, malformed = to_batch(Piece(10, text), PLACE, wanted(columns))
+    moment = datetime(2026, 11, 15, 20, 30, 1, 123456, UTC)
+    assert [(row["offset"], row["time"]) for row in batch.to_pylist()] == [(10, moment), (12, moment)]
+    assert [one.offset for one in malformed] == [11]
 
 
 values = st.recursive(

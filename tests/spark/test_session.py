@@ -94,7 +94,8 @@ def test_processes_on_this_machine_do_not_import_from_zips(spark: Any, tmp_path:
 
     (row,) = spark.range(1, numPartitions=1).mapInArrow(where, "file STRING").collect()
     assert Path(row["file"]).exists(), "not inside of a zip"
-    path = f"/spark/python/lib/pyspark.zip:{tmp_path}/with space:/spark/python/lib/py4j-0.10.9.9-src.zip:/b"
+    (tmp_path / "x").mkdir()
+    path = f"/spark/python/lib/pyspark.zip:{tmp_path}/with space:/spark/python/lib/py4j-0.10.9.9-src.zip:{tmp_path}/?"
     command = [
         str(Path(module.__file__ or "").with_name("python.sh")),
         "-c",
@@ -102,7 +103,21 @@ def test_processes_on_this_machine_do_not_import_from_zips(spark: Any, tmp_path:
     ]
     environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_REAL_PYTHON": sys.executable}
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert told.strip() == f"{tmp_path}/with space:/b"
+    assert told.strip() == f"{tmp_path}/with space:{tmp_path}/?"
+
+
+def test_a_spark_that_was_only_unpacked_is_imported_from_its_zips() -> None:
+    """As findspark does it, or PYTHONPATH: the Python that runs has no other."""
+    code = """if True:
+        import glob, importlib.util, os, sys
+        (home,) = importlib.util.find_spec("pyspark").submodule_search_locations
+        sys.path[:0] = glob.glob(os.path.join(home, "python", "lib", "py4j-*-src.zip"))
+        with importlib.import_module("heliograph.spark.session")._with_python(here=True):
+            print(os.environ["PYSPARK_PYTHON"])
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == sys.executable
 
 
 def test_the_python_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:

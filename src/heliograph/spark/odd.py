@@ -40,15 +40,19 @@ class Odd(NamedTuple):
 
     def text(self, name: str) -> str | None:
         """An attribute as text: what is no text as JSON."""
-        value = self.value(name)
-        if value is None or isinstance(value, str):
-            return value
-        return bytes(self.raw[name]).decode()
+        raw = self.raw.get(name)
+        text = "null" if raw is None else bytes(raw).decode()
+        if text.startswith('"'):
+            return str(self.value(name))
+        return None if text == "null" else text
 
     def value(self, name: str) -> Any:
-        """An attribute as JSON has it; None if it is not there."""
+        """An attribute as JSON has it; None if it is not there, or a number that Python cannot hold."""
         raw = self.raw.get(name)
-        return None if raw is None else _plain.decode(raw)
+        try:
+            return None if raw is None else _plain.decode(raw)
+        except msgspec.ValidationError:
+            return None
 
     def json(self) -> str | None:
         """The payload as JSON text; None if there is none, or it is null."""

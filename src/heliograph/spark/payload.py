@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,10 @@ from heliograph.errors import PayloadMismatch
 
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
+_TAKEN: Final[dict[pa.DataType, set[type]]] = {
+    pa.string(): {str, NoneType}, pa.int64(): {int, NoneType}, pa.float64(): {int, float, NoneType},
+}  # fmt: skip
+"""What of JSON these types are made from, as it is."""
 
 
 # -- from JSON text ---------------------------------------------------------------------------------------------------
@@ -36,8 +41,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def typed(texts: pa.Array, kind: pa.DataType, place: Callable[[int], str], *, fail: bool) -> pa.Array:
     """JSON texts as values of a type. What does not fit is null, or raises PayloadMismatch naming its place."""
-    values = [None if text is None else _decode(text) for text in texts.to_pylist()]
-    if _direct(kind):
+    values = [None if text is None else _decoded(text) for text in texts.to_pylist()]
+    if _direct(kind) and _exact(values, kind):
         try:
             return pa.array(values, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -45,8 +50,18 @@ def typed(texts: pa.Array, kind: pa.DataType, place: Callable[[int], str], *, fa
     return pa.array([_one(value, kind, at, place, fail=fail) for at, value in enumerate(values)], kind)
 
 
+def _decoded(text: str) -> Any:
+    """What a text says; an error, if Python has nothing that it could be: 1e999 is good JSON."""
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return ValueError(str(error))
+
+
 def _one(value: Any, kind: pa.DataType, at: int, place: Callable[[int], str], *, fail: bool) -> Any:
     try:
+        if isinstance(value, ValueError):
+            raise value
         return _shaped(value, kind)
     except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
         if fail:
@@ -60,7 +75,23 @@ def _direct(kind: pa.DataType) -> bool:
         return all(_direct(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_list(kind):
         return _direct(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_int64(kind) or pa.types.is_float64(kind))
+    return kind in _TAKEN
+
+
+def _exact(values: list[Any], kind: pa.DataType) -> bool:
+    """Whether values are what a type wants. Arrow is content with less: 1.5 is its 1, true its 1.0, a text its list."""
+    found = set(map(type, values))
+    if pa.types.is_struct(kind):
+        objects = [value for value in values if value is not None]
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return found <= {dict, NoneType} and all(
+            _exact([one.get(field.name) for one in objects], field.type) for field in fields
+        )
+    if pa.types.is_list(kind):
+        if not found <= {list, NoneType}:
+            return False
+        return _exact([one for value in values if value for one in value], kind.value_type)
+    return found <= _TAKEN[kind]
 
 
 def _shaped(value: Any, kind: pa.DataType) -> Any:

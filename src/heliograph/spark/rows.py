@@ -65,6 +65,7 @@ class _Rows:
         if not _utf8(piece.text) or (deep and not _whole(self._cut)):
             odd = np.ones(self._count, np.bool_)
         self._odd = odd
+        self._times = self._read_times() if "time" in wanted.names else None
         self._decoded: dict[int, Odd] = {}
         self._malformed: list[int] = []
 
@@ -74,6 +75,15 @@ class _Rows:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._wanted.schema)
         keep = self._kept()
         return (batch if keep is None else batch.filter(keep)), malformed
+
+    def _read_times(self) -> pa.Array:
+        """The times that were cut. What only looks like one makes all lines odd: looking at each tells which it is."""
+        kind = self._wanted.schema.field("time").type
+        try:
+            return self._from("time").cast(kind)
+        except pa.ArrowInvalid:
+            self._odd = np.ones(self._count, np.bool_)
+            return pa.nulls(self._count, kind)
 
     def _decode_odd(self) -> list[Malformed]:
         found: list[Malformed] = []
@@ -109,7 +119,7 @@ class _Rows:
         if name == "offset":
             return pa.array(self._offsets, pa.int64())
         if name == "time":
-            return self._mended(self._from("time").cast(field.type), [one.time for one in self._decoded.values()])
+            return self._mended(self._times, [one.time for one in self._decoded.values()])
         if name == "data":
             return self._data(field.type)
         if name == "headers":
@@ -230,8 +240,10 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
-        return pa.scalar(value, kind).as_py()
-    except pa.ArrowException:
+        if pa.types.is_floating(kind):
+            return float(value)
+        return pa.scalar(int(value), kind).as_py() if int(value) == value else None
+    except (pa.ArrowException, OverflowError):
         return None
 
 

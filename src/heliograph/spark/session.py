@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -66,12 +67,18 @@ def _with_python(*, here: bool) -> Iterator[None]:
     """
     unsaid = [name for name in _PYTHONS if name not in os.environ]
     os.environ[_REAL_PYTHON] = sys.executable
-    quick = here and os.access(_LAUNCHER, os.X_OK)
+    quick = here and os.access(_LAUNCHER, os.X_OK) and _installed()
     os.environ.update(dict.fromkeys(unsaid, str(_LAUNCHER) if quick else sys.executable))
     try:
         yield
     finally:
         os.environ.update(dict.fromkeys(unsaid, sys.executable))
+
+
+def _installed() -> bool:
+    """Whether processes find what they need without Spark's zips: not of a Spark that was only unpacked somewhere."""
+    found = [importlib.util.find_spec(name) for name in ("pyspark", "py4j")]
+    return all(one is not None and one.origin is not None and Path(one.origin).exists() for one in found)
 
 
 def _connected(builder: Any, remote: str, said: dict[str, str]) -> Any:

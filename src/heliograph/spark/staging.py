@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
+from heliograph.errors import InvalidMessage
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.names import DEAD_LETTER, check_name, check_publishable
 from heliograph.spark.bodies import Encoder, content, partitions_of
@@ -27,9 +28,22 @@ from heliograph.staging.files import SUFFIX, Section, folder, make_folder
 def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at once as are written at once."""
     for batch in batches:
+        _check_texts(batch)
         step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
         for at in range(0, batch.num_rows, step):
             yield pa.Table.from_batches([batch.slice(at, step)])
+
+
+def _check_texts(batch: pa.RecordBatch) -> None:
+    """Refuse bytes that Spark took for text, from a file in Latin-1 for example: no reader could decode the message."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidMessage(
+                f"column '{name}' holds text that is not UTF-8 ({error}). Convert it with decode(…, charset) or "
+                "make_valid_utf8(…), or publish it as column 'bytes'"
+            ) from None
 
 
 def by_channel(rows: pa.Table, otherwise: str | None) -> Iterator[tuple[str, pa.Table]]:
@@ -37,7 +51,7 @@ def by_channel(rows: pa.Table, otherwise: str | None) -> Iterator[tuple[str, pa.
     if "channel" not in rows.column_names:
         yield check_name(otherwise), rows
         return
-    names = pc.coalesce(rows["channel"], pa.scalar(otherwise, pa.string()))
+    names = pc.coalesce(rows["channel"].cast(pa.string()), pa.scalar(otherwise, pa.string()))
     for name in pc.unique(names).to_pylist():
         fits = pc.is_null(names) if name is None else pc.equal(names, name)
         yield check_name(name), rows.filter(pc.fill_null(fits, False))

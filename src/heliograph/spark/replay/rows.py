@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from heliograph.errors import ConfigError
 from heliograph.spark.archive.together import whole
-from heliograph.spark.bodies import COLUMNS
+from heliograph.spark.bodies import COLUMNS, check_columns
 from heliograph.spark.offsets import Places
-from heliograph.spark.options import read_options
+from heliograph.spark.options import WriteOptions, read_options
 from heliograph.spark.replay.record import At, Said
 
 if TYPE_CHECKING:
@@ -62,7 +62,18 @@ def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends:
             f"--sql leaves out column '{lacking[0]}': messages are recognised by where they were, so the result needs "
             "channel, partition, offset and time. Write SELECT * EXCEPT (data), … AS data FROM messages"
         )
+    _check_types(made, WriteOptions(str(path), said.into, None, None))
     return made
+
+
+def _check_types(made: DataFrame, options: WriteOptions) -> None:
+    """Refuse columns that are not what the sink takes, before anything is published."""
+    from pyspark.sql.types import NullType, StringType
+
+    schema = made.select(*(name for name in COLUMNS if name in made.columns)).schema
+    check_columns(schema, options)
+    if "data" in schema.names and not isinstance(schema["data"].dataType, StringType | NullType):
+        raise ConfigError(f"--sql makes column 'data' {schema['data'].dataType.simpleString().upper()}: use to_json(…)")
 
 
 def ordered(table: DataFrame, after: At | None) -> DataFrame:
@@ -85,7 +96,10 @@ def ordered(table: DataFrame, after: At | None) -> DataFrame:
 
 
 def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, pa.RecordBatch]]:
-    """The rows on their way to the sink, and the place of the last of each chunk."""
+    """The rows on their way to the sink, and the place of the last of each chunk.
+
+    What SQL made of one message stays together: whoever goes on behind a chunk goes on behind that message.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     taken = [name for name in _TAKEN if name in table.columns and not (new_ids and name in {"id", "time"})]
@@ -93,19 +107,21 @@ def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, 
     schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in taken])
     waiting: list[Any] = []
     for row in table.select(*columns).toLocalIterator(prefetchPartitions=True):
-        waiting.append(row)
-        if len(waiting) >= size:
+        if len(waiting) >= size and _place(row) != _place(waiting[-1]):
             yield _chunk(waiting, schema)
             waiting = []
+        waiting.append(row)
     if waiting:
         yield _chunk(waiting, schema)
 
 
 def _chunk(rows: list[Any], schema: pa.Schema) -> tuple[At, pa.RecordBatch]:
-    last = rows[-1]
     arrays = [pa.array([_plain(row[field.name]) for row in rows], field.type) for field in schema]
-    at = At(last["_at"], last["channel"], last["partition"], last["offset"])
-    return at, pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return _place(rows[-1]), pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _place(row: Any) -> At:
+    return At(row["_at"], row["channel"], row["partition"], row["offset"])
 
 
 def _plain(value: Any) -> Any:
