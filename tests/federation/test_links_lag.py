@@ -9,6 +9,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin import linked
+from heliograph.admin.trace import trace
 from heliograph.federation import behind
 from heliograph.station.links import LinkInfo
 from tests.federation.stations import Net, payloads, up, wait_for
@@ -96,3 +97,17 @@ def test_a_channel_that_is_deleted_meanwhile_is_not_behind(net: Net, monkeypatch
         monkeypatch.setattr(behind, "_appended_s", late)
         assert host1.links()[0].lag_s >= 0
         same(host1, 1)
+
+
+def test_files_of_others_among_ours_disturb_nobody(net: Net) -> None:
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish("alerts", "there")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"])
+    for kind, station in (("hub", "host1"), ("peer", "hub")):
+        directory = net.path(station) / "links" / kind
+        (directory / ".DS_Store").touch()
+        for peer in [one for one in directory.iterdir() if one.is_dir()]:
+            (peer / "notes of mine.json").write_text("{}")
+        with net.open(station, federate=False) as looked_at:
+            same(looked_at, 0)
+            assert trace(looked_at, next(looked_at.read("alerts")).id)

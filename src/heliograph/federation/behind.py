@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, InvalidName
 from heliograph.federation import peerfile
 from heliograph.federation.rules import Names
 from heliograph.log.cursor import LogCursor
+from heliograph.names import check_name
 from heliograph.station import links
 from heliograph.station.links import LinkInfo, LinkKind
 from heliograph.station.reader import message_at
@@ -49,7 +50,7 @@ def lagging(station: Station, found: Iterable[LinkInfo]) -> list[LinkInfo]:
 def remembered(station: Station) -> Iterator[Remembered]:
     """What every peer, hub or not, has acknowledged of which channel."""
     for kind in peerfile.KINDS:
-        for peer in _listed(station, kind):
+        for peer in filter(_is_name, _listed(station, kind)):
             yield from _of(station, kind, peer)
 
 
@@ -57,12 +58,24 @@ def _of(station: Station, kind: LinkKind, peer: str) -> Iterator[Remembered]:
     directory = peerfile.directory_of(station.path, kind, peer)
     for file in _listed(station, kind, peer):
         channel = file.removesuffix(".json")
-        if channel != file and (memory := peerfile.load(directory, channel, station.engine.disk)) is not None:
+        if (
+            channel != file
+            and _is_name(channel)
+            and (memory := peerfile.load(directory, channel, station.engine.disk)) is not None
+        ):
             yield Remembered(kind, peer, channel, memory)
 
 
+def _is_name(text: str) -> bool:
+    """Whether it may be one of ours: people and their programs leave other files everywhere."""
+    try:
+        return bool(check_name(text))
+    except InvalidName:
+        return False
+
+
 def _listed(station: Station, *names: str) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(station.engine.disk.listdir(station.path.joinpath(links.DIRECTORY, *names)))
     return []
 
