@@ -311,7 +311,11 @@ class HeldLog:
         if fields.base != self.base or self._fd < 0:
             self._open_segment(fields.base)
         self._set(fields)
-        if orphaned or self._disk.lseek(self._fd, 0, os.SEEK_END) != fields.written:
+        found = self._disk.fstat(self._fd)
+        if not found.st_nlink:  # a repair wrote the segment anew: what we have open is nobody's any more
+            self._open_segment(fields.base)
+            found = self._disk.fstat(self._fd)
+        if orphaned or found.st_size != fields.written:
             self._repair(fields)
 
     def _look_at_channel(self) -> None:
