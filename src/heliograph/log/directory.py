@@ -219,12 +219,17 @@ class DataDirectory:
     def _recover_partition(self, station: str, name: str, directory: Path) -> None:
         """Bring one partition's head up to date."""
         place = self.place(name, int(directory.name), station)
-        for entry in self._disk.listdir(directory):
+        entries = self._disk.listdir(directory)  # once, and not looked at one by one: a long log has many
+        text = "/".join(entries)
+        for entry in entries if ".tmp-" in text else ():
             if ".tmp-" in entry:  # half written, and nobody is there to go on
                 self._disk.unlink(directory / entry)
-        redact.finish(place, self._disk)
+        if redact.INTENT in text or segments.NEXT_INDEX in text:
+            redact.finish(place, self._disk)
+            entries = self._disk.listdir(directory)
         fields, known = self._head_fields(directory)
-        if fields is not None and known and recovery.agrees(place, self._disk, fields):
+        ends = segments.first_and_last(entries)
+        if fields is not None and known and recovery.agrees(place, self._disk, fields, ends):
             self._settle(directory, fields)
             return
         report = recovery.recover(place, self._disk, None, self._clock.time_ns() // 1000)

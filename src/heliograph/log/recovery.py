@@ -268,11 +268,13 @@ def _after_sealed(place: Place, disk: Disk, base: int, first: int, now_us: int, 
     return Recovered(fields, 0, [])
 
 
-def agrees(place: Place, disk: Disk, fields: Fields) -> bool:
-    """Whether a head says of the active segment's end what its bytes say. Looks at one index entry's worth of them."""
+def agrees(place: Place, disk: Disk, fields: Fields, known: tuple[int, int] | None) -> bool:
+    """Whether a head says of the active segment's end what its bytes say. Looks at one index entry's worth of them.
+
+    ``known``: the first offsets of the first segment and of the last.
+    """
     directory = place.directory
-    known = segments.bases(directory, disk)
-    if not known or known[-1] != fields.base or not known[0] <= fields.first <= fields.next:
+    if known is None or known[1] != fields.base or not known[0] <= fields.first <= fields.next:
         return False
     if not fields.synced <= fields.written or not fields.synced_next <= fields.next:
         return False

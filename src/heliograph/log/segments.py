@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,8 +35,23 @@ def path_of(directory: Path, base: int, suffix: str = PLAIN) -> Path:
 
 def bases(directory: Path, disk: Disk) -> list[int]:
     """First offsets of all segments, ascending."""
-    names = disk.listdir(directory)
-    return sorted({int(name[:20]) for name in names if name[20:] in _SUFFIXES and name[:20].isdecimal()})
+    return sorted({int(name[:20]) for name in disk.listdir(directory) if _is_segment(name)})
+
+
+def _is_segment(name: str) -> bool:
+    return name[20:] in _SUFFIXES and name[:20].isdecimal()
+
+
+def first_and_last(names: Iterable[str]) -> tuple[int, int] | None:
+    """The bases of the first and of the last segment among a partition's files; few of them have to be looked at.
+
+    >>> first_and_last(["head", f"{7:020d}.index", f"{7:020d}.jsonl", f"{40:020d}.jsonl", f"{41:020d}.index"])
+    (7, 40)
+    """
+    ordered = sorted(names)
+    first = next(filter(_is_segment, ordered), None)
+    last = next(filter(_is_segment, reversed(ordered)), None)
+    return None if first is None or last is None else (int(first[:20]), int(last[:20]))
 
 
 def holding(directory: Path, offset: int, disk: Disk) -> int:
