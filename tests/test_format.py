@@ -129,6 +129,7 @@ def test_the_table_of_the_head_is_its_layout() -> None:
     words = {"news wanted": head.NEWS_WANTED, "lock wanted": head.LOCK_WANTED, "lock holder": head.LOCK_HOLDER}
     for name, word in words.items():
         assert (word * 8, "Q", name) in documented
+    assert (head.NEWS_PLACES * 8, f"{head.NEWS_PLACES_END - head.NEWS_PLACES}Q", "news places") in documented
     assert (head._AT, "Q", "sequence") in documented
     assert f"`{head.MAGIC.decode()}`" in section("Head")
     assert f"{head.SIZE} bytes" in section("Head")

@@ -595,13 +595,11 @@ class FilesEngine:
 
         def listen(entry: OpenPartition) -> int:
             news = entry.log.news
-            if isinstance(entry.log, Partition) and entry.log.gone:
-                raise ChannelGone(f"{entry.log.place.directory} was deleted")  # and perhaps made again
             self._watcher.watch(news.path, news.wake)
             news.disarm(bell)
             news.arm(bell)
-            if settle and self._always:
-                self._settle(entry)  # its writer may never sync by itself
+            if settle:
+                self._look_after(entry)
             return entry.log.limit().next
 
         return self._open.use(name, number, listen)

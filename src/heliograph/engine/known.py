@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
 logger = logging.getLogger("heliograph.engine")
+LOCKS_OPEN_MAX: Final = 64
+"""Of so many channels the lock stays open when it is free; of others it is opened each time."""
 _TURNS_MAX: Final = 3
 """How often what was appended meanwhile is read without the lock, too; then it has to be read under it."""
 
@@ -44,6 +46,7 @@ class _State:
         self.known: Knowledge | None = None
         self.doubtful = False  # something failed between an append and its mark
         self.learner: Learner | None = None  # reads what is too much to be read under the lock
+        self.lock: FileLock | None = None  # kept open between two who take it
 
 
 class KnownChannels:
@@ -54,6 +57,8 @@ class KnownChannels:
         self.checkpoints = Checkpoints(engine)
         self._token = f"process {os.getpid()} {os.urandom(8).hex()}"
         self._states: dict[str, _State] = {}
+        self._open: set[str] = set()  # channels whose locks are kept open
+        self._closed = False
         self._room = threading.Semaphore(AT_ONCE)
         self.patience_s: float | None = None
         """How long whoever asks waits while a long log is read; then Busy. None: until it is."""
@@ -73,31 +78,29 @@ class KnownChannels:
             return
         self._engine.check_writable()
         state = self._state(channel)
-        with self._entered(channel, state, appending) as known:
-            state.doubtful = True
-            yield known
-            state.doubtful = False
+        while True:
+            with state.mutex:
+                lock = state.lock or self._open_lock(channel, state)
+                try:
+                    mine, learner = self._take(lock), None
+                    if state.known is None or state.doubtful or not mine:
+                        learner = self._learn(channel, state)
+                    if learner is None:
+                        assert state.known is not None
+                        if appending and not mine:
+                            self._sign(lock)
+                        state.doubtful = True
+                        yield state.known
+                        state.doubtful = False
+                        return
+                finally:
+                    self._give_back(channel, state, lock)
+            if not learner.wait(self.patience_s):
+                raise Busy(learner.says)
 
     def _state(self, channel: str) -> _State:
         state = self._states.get(channel)
         return state or self._states.setdefault(channel, _State(self.lock_path(channel)))
-
-    @contextlib.contextmanager
-    def _entered(self, channel: str, state: _State, appending: bool) -> Iterator[Knowledge]:
-        """The lock held, and everything known."""
-        while True:
-            with state.mutex, self._locked(channel, state.lock_path) as lock:
-                mine, learner = lock.noted() == self._token, None
-                if state.known is None or state.doubtful or not mine:
-                    learner = self._learn(channel, state)
-                if learner is None:
-                    assert state.known is not None
-                    if appending and not mine:
-                        self._sign(lock)
-                    yield state.known
-                    return
-            if not learner.wait(self.patience_s):
-                raise Busy(learner.says)
 
     def _learn(self, channel: str, state: _State) -> Learner | None:
         """Know everything; or, where that is much to read, who is at it."""
@@ -119,20 +122,29 @@ class KnownChannels:
         state.known = self._caught_up(channel, known)
         return None
 
-    @contextlib.contextmanager
-    def _locked(self, channel: str, path: Path) -> Iterator[FileLock]:
-        engine = self._engine
+    def _open_lock(self, channel: str, state: _State) -> FileLock:
+        engine, path = self._engine, state.lock_path
         with explaining(f"cannot take the arrivals lock of channel '{channel}'"):
             try:
-                lock = FileLock(path, engine.disk)
+                return FileLock(path, engine.disk)
             except FileNotFoundError:  # the first arrival of all
                 path.parent.mkdir(exist_ok=True)
                 engine.disk.sync_directory(engine.root)
-                lock = FileLock(path, engine.disk)
-        try:
-            lock.exclusive_unnoted(engine.clock, engine.config.publishing.busy_timeout_s)
-            yield lock
-        finally:
+                return FileLock(path, engine.disk)
+
+    def _take(self, lock: FileLock) -> bool:
+        """Take the lock; whether nobody else did since we appended."""
+        lock.exclusive_unnoted(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+        return lock.noted() == self._token
+
+    def _give_back(self, channel: str, state: _State, lock: FileLock) -> None:
+        """Free the lock. Its file is there as long as this process has the directory open, so it may stay open."""
+        if not self._closed and (state.lock is lock or len(self._open) < LOCKS_OPEN_MAX):
+            self._open.add(channel)
+            state.lock = lock
+            lock.unlock()
+        else:
+            state.lock = None
             lock.release()
 
     def _sign(self, lock: FileLock) -> None:
@@ -162,16 +174,21 @@ class KnownChannels:
     def rebuild(self, channel: str, *, aside: Path | None) -> None:
         """Read the whole log, and write down what it holds. What was written down before is kept, or put ``aside``."""
         state = self._state(channel)
-        with state.mutex, self._locked(channel, state.lock_path):
-            state.known = state.learner = None
-            if aside is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    aside.parent.mkdir(parents=True, exist_ok=True)
-                    self._engine.disk.rename(self.checkpoints.path(channel), aside)
-            known = Knowledge(self._engine.describe(channel), self._engine.name)
-            self.checkpoints.catch_up(channel, known)
-            self.checkpoints.save(channel, known)
-            state.known, state.doubtful = known, False
+        with state.mutex:
+            lock = state.lock or self._open_lock(channel, state)
+            try:
+                self._take(lock)
+                state.known = state.learner = None
+                if aside is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        aside.parent.mkdir(parents=True, exist_ok=True)
+                        self._engine.disk.rename(self.checkpoints.path(channel), aside)
+                known = Knowledge(self._engine.describe(channel), self._engine.name)
+                self.checkpoints.catch_up(channel, known)
+                self.checkpoints.save(channel, known)
+                state.known, state.doubtful = known, False
+            finally:
+                self._give_back(channel, state, lock)
 
     def forget(self, channel: str) -> None:
         """Know nothing any more: the next who asks reads the checkpoint and the log."""
@@ -182,6 +199,7 @@ class KnownChannels:
 
     def close(self) -> None:
         """Write down what is known and not yet written; nothing is lost if that fails."""
+        self._closed = True
         for channel, state in list(self._states.items()):
             known, learner = state.known, state.learner
             if learner is not None:
@@ -189,3 +207,8 @@ class KnownChannels:
             if known is not None and known.saved != known.covered and not state.doubtful:
                 with contextlib.suppress(HeliographError, OSError, Outdated), self.known(channel) as found:
                     self.checkpoints.save(channel, found)
+            if state.lock is not None and state.mutex.acquire(blocking=False):  # else whoever has it closes it
+                try:
+                    state.lock.release()
+                finally:
+                    state.mutex.release()

@@ -39,6 +39,7 @@ UNSENT_BYTES_MAX: Final = 128 << 20
 """A peer that does not read what it asked for is dropped."""
 CONGESTED_BYTES: Final = 64 * 1024
 """The line is slow if so much waits for it: then packing may help."""
+_STORED: Final = {events.Arrived}
 TASKS_MAX: Final = 20_000
 """A peer that has more under way at once is dropped: all its channels may be, and some more."""
 FAREWELL_S: Final = 2.0
@@ -152,10 +153,13 @@ class Conversation(picows.WSListener):
 
     def _step(self, happened: Iterable[events.Event]) -> None:
         """Carry out what the session says, and send what it would like to."""
+        kinds = set()
         for event in happened:
             self._carry_out(event)
-        self.sender.sweep()
-        self.sender.pump()
+            kinds.add(event.__class__)
+        if kinds != _STORED:  # else nothing changed for what is sent, and a thread wants its turn to store
+            self.sender.sweep()
+            self.sender.pump()
         self.flush()
 
     def flush(self) -> None:

@@ -19,7 +19,7 @@ from heliograph.federation import peerfile
 from heliograph.federation.events import Arrived, Gapped
 from heliograph.federation.lives import Lives
 from heliograph.federation.packing import unpack
-from heliograph.federation.permitted import senders, within_bounds
+from heliograph.federation.permitted import WITHIN_BOUNDS, senders
 from heliograph.federation.resume import Ends
 from heliograph.federation.rules import Rules
 from heliograph.seen import SeenSet
@@ -115,7 +115,7 @@ class Inlet:
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
     def _append(self, stack: _Stack, rules: Rules, life: str) -> Arrival:
-        with within_bounds():
+        with WITHIN_BOUNDS:
             arrival = self._engine.relayed.append(
                 self._channel, stack.pieces, senders(rules), life or self._life or None
             )
@@ -138,7 +138,7 @@ class Inlet:
         own = self._lives.origin()
         believed = SeenSet({key: found for key, found in item.gaps if key[0] != own and not rules.sending(key[0])})
         if len(believed):
-            with within_bounds():
+            with WITHIN_BOUNDS:
                 self._engine.relayed.note_gaps(self._channel, believed, never=item.never)
 
 

@@ -8,11 +8,10 @@ asked for that reads the news ahead, in this thread: it need not ask another one
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -130,30 +129,29 @@ class Newsroom:
                 places = {(channel, -1) for channel in self._channels}
         found: Ends = {}
         for channel in {channel for channel, number in places if number < 0}:
-            with self._trying(channel):
+            try:
                 places |= {(channel, number) for number in self._numbers(channel, found)}
+            except (HeliographError, OSError) as error:
+                self._stumbled(channel, error)
         for place in places:
             if place[1] >= 0:
-                with self._trying(place[0]):
+                try:
                     self._listen(place, found, settle=not heard)
+                except (HeliographError, OSError) as error:
+                    self._stumbled(place[0], error)
         if found:
             self._read_ahead(found)
             self._tell(found)
         if len(places) > CROWD:
             threading.Event().wait(BREATH_S)
 
-    @contextlib.contextmanager
-    def _trying(self, channel: str) -> Iterator[None]:
-        """If one cannot be looked at now, the others can, and it is tried again with all of them."""
-        try:
-            yield
-            self._troubles.pop(channel, None)
-        except StationClosed:
-            raise
-        except (HeliographError, OSError) as error:
-            if self._troubles.get(channel) != str(error):
-                self._troubles[channel] = str(error)
-                logger.warning("cannot look for news of '%s', trying again: %s", channel, error)
+    def _stumbled(self, channel: str, error: Exception) -> None:
+        """One cannot be looked at now. The others can, and it is tried again with all of them."""
+        if isinstance(error, StationClosed):
+            raise error
+        if self._troubles.get(channel) != str(error):
+            self._troubles[channel] = str(error)
+            logger.warning("cannot look for news of '%s', trying again: %s", channel, error)
 
     def _read_ahead(self, found: Ends) -> None:
         for channel, ends in found.items():
@@ -184,6 +182,8 @@ class Newsroom:
         except NotFound:
             found[channel] = None
             return
+        if self._troubles:
+            self._troubles.pop(channel, None)
         life = self._engine.life(channel)
         if end != bell.end or life != bell.life:
             bell.end, bell.life = end, life

@@ -181,7 +181,9 @@ class Sender:
     def _ready(self, read: Read) -> Portion | None:
         """What was read ahead, unless it had better be packed."""
         outlet = self._outlets.get(read.stream)
-        if outlet is None or self._squeeze.always or self._line.congested():
+        if outlet is None or self._squeeze.always:
+            return None
+        if self._sending.flying(read.stream) and self._line.congested():  # else there is nothing to ask the kernel for
             return None
         return outlet.ready(read)
 
@@ -218,7 +220,7 @@ class Sender:
 
     def _send_portion(self, read: Read, portion: Portion, packed: bytes | None) -> None:
         sending = self._sending
-        if len(portion.gaps):
+        if portion.gaps is not None:
             sending.gap(read.stream, portion.gaps, "removed here")
         if not portion.body:
             moved = sending.skip(read.stream, read.partition, portion.next)

@@ -287,7 +287,7 @@ class Outlet:
         """Read on, a few chunks at once. What is damaged or gone is a portion of its own."""
         pieces: list[bytes] = []
         size = 0
-        while size < wanted.bytes:
+        while size < wanted.bytes and (not pieces or part.cursor.offset < wanted.end):
             at = part.cursor.offset
             chunk = part.cursor.read()
             if chunk is None:
@@ -314,10 +314,11 @@ class Outlet:
         return self._portion(partition, chunk.first, len(lines), portions.sift_lines(lines, self._passes))
 
     def _portion(self, partition: int, first: int, count: int, sifted: portions.Sifted) -> Portion:
-        gaps = SeenSet()
-        for at in sifted.empty:  # compacted, redacted or damaged: it will never come from here
-            gaps.update(self._own(partition, first + at, first + at + 1))
-        if len(gaps):
+        gaps = None
+        if sifted.empty:  # compacted, redacted or damaged: it will never come from here
+            gaps = SeenSet()
+            for at in sifted.empty:
+                gaps.update(self._own(partition, first + at, first + at + 1))
             with self._lock:
                 self._remembered().spared.update(gaps)
                 self._unsaved = True
@@ -338,9 +339,9 @@ class Outlet:
 
     def _too_large(self, partition: int, offset: int, line: bytes, most: int) -> Portion:
         if portions.sift(line, [line], self._passes).nothing:
-            return Portion(offset, 1, b"", offset + 1, SeenSet())
+            return Portion(offset, 1, b"", offset + 1)
         self.refused(partition, [(offset, f"it has {len(line)} bytes; the other end of the link takes {most} at once")])
-        return Portion(offset, 1, b"", offset + 1, SeenSet())
+        return Portion(offset, 1, b"", offset + 1)
 
     # -- how far it has come --------------------------------------------------------------------------------------
 

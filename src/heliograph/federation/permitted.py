@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
 
 from heliograph.engine.bounded import TooManyOrigins
 from heliograph.engine.foreign import Batch
@@ -23,10 +24,14 @@ def senders(rules: Rules) -> Callable[[Batch], None]:
     return check
 
 
-@contextlib.contextmanager
-def within_bounds() -> Iterator[None]:
-    """To invent origins without end is not allowed, either."""
-    try:
-        yield
-    except TooManyOrigins as error:
-        raise NotAllowed(str(error)) from None
+class WithinBounds:
+    """To invent origins without end is not allowed, either. Entered for all that arrives, hence no generator."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, TooManyOrigins):
+            raise NotAllowed(str(error)) from None
+
+
+WITHIN_BOUNDS: Final = WithinBounds()

@@ -27,7 +27,8 @@ class Portion(NamedTuple):
     lines: int
     body: bytes
     next: int
-    gaps: SeenSet
+    gaps: SeenSet | None = None
+    """What was published here at these offsets, and is not there any more."""
 
 
 class Sifted(NamedTuple):

@@ -15,7 +15,7 @@ from heliograph.errors import NotFound
 from heliograph.federation import peerfile
 from heliograph.federation.comparing import both
 from heliograph.federation.lives import Lives
-from heliograph.federation.permitted import senders, within_bounds
+from heliograph.federation.permitted import WITHIN_BOUNDS, senders
 from heliograph.federation.resume import Ends
 from heliograph.federation.rules import Rules
 from heliograph.limits import LINK_REASON_CHARS_MAX
@@ -118,7 +118,7 @@ class Shelf:
 
     def put(self, lines: bytes, rules: Rules) -> Arrival:
         """Append what is not here yet; durable when it returns. NotAllowed: nothing of it is."""
-        with within_bounds():
+        with WITHIN_BOUNDS:
             return self._engine.relayed.arrive(self._channel, lines, senders(rules))
 
     def note(self, told: SeenSet, rules: Rules, *, never: bool) -> None:
@@ -132,7 +132,7 @@ class Shelf:
         )
         if len(believed):
             self._engine.ensure(self._channel)
-            with within_bounds():
+            with WITHIN_BOUNDS:
                 self._engine.relayed.note_gaps(self._channel, believed, never=never)
 
 

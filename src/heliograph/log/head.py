@@ -13,6 +13,7 @@ and never replaced while a station is open::
     520  Q   lock wanted (1): a process waits for the append lock
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
+    1024     16 pairs of Q, places where readers say that they wait (news.py): whose it is, and until when
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
 stores become visible in order (x86), the checksum where they do not (ARM).
@@ -48,10 +49,14 @@ _IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
+NEWS_PLACES: Final = 1024 // 8
+NEWS_PLACES_END: Final = NEWS_PLACES + 2 * 16
 INODE: Final = 24 // 8
 SEQUENCE: Final = _AT // 8
 STATE: Final = (_SUM_AT - 8) // 8
 
+Bounds = tuple[int, int, int, int, int, int, int]
+"""How far readers may go: first and next offset, active segment, bytes and checksum, append_us; and the state."""
 _crc = google_crc32c.value
 _pack_moving = _MOVING.pack_into
 
@@ -87,6 +92,23 @@ class Fields(NamedTuple):
     @property
     def generation(self) -> int:
         return self.state >> 8
+
+    def bounds(self, *, synced: bool) -> Bounds:
+        """How far readers may go."""
+        if synced:
+            return self.first, self.synced_next, self.base, self.synced, self.synced_crc, self.append_us, self.state
+        return self.first, self.next, self.base, self.written, self.crc, self.append_us, self.state
+
+
+def _word(field: str) -> int:
+    return _FIELDS_AT // 8 + Fields._fields.index(field)
+
+
+_FIRST: Final = _word("first")
+_BASE: Final = _word("base")
+_APPEND_US: Final = _word("append_us")
+_WRITTEN: Final = (_word("next"), _word("written"), _word("crc"))
+_SYNCED: Final = (_word("synced_next"), _word("synced"), _word("synced_crc"))
 
 
 class TornHead(Exception):
@@ -155,6 +177,18 @@ class Head:
             if _IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
                 return Fields._make(_FIELDS.unpack_from(data))
         raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
+
+    def bounds(self, *, synced: bool) -> Bounds | None:
+        """How far readers may go, in as few steps as possible; None if a writer is met: then ``load`` has to tell."""
+        words = self.words
+        before = words[SEQUENCE]
+        if before & 1 or not _IN_ORDER:
+            return None
+        following, end, crc = _SYNCED if synced else _WRITTEN
+        found = (
+            words[_FIRST], words[following], words[_BASE], words[end], words[crc], words[_APPEND_US], words[STATE],
+        )  # fmt: skip
+        return found if before == words[SEQUENCE] else None
 
     def state(self) -> int:
         """The last field as it stands, though the head be torn."""

@@ -185,12 +185,17 @@ class HeldLog:
 
     def limit(self, *, synced: bool | None = None) -> Limit:
         """How far readers may go: what is synced, or (durability `interval`, `os`) what is written."""
-        head = self.fields()
-        if head.flags & DELETED:
+        if synced is None:
+            synced = self._always
+        try:
+            found = self.head.bounds(synced=synced)
+        except ValueError:  # unmapped
+            raise Evicted(str(self._directory)) from None
+        if found is None:  # somebody writes it just now
+            found = self.fields().bounds(synced=synced)
+        if found[-1] & DELETED:
             raise ChannelGone(f"{self._directory} was deleted")
-        if self._always if synced is None else synced:
-            return Limit(head.first, head.synced_next, head.base, head.synced, head.synced_crc, head.append_us)
-        return Limit(head.first, head.next, head.base, head.written, head.crc, head.append_us)
+        return Limit(*found[:-1])
 
     def _mend_head(self) -> Fields:
         with self.mutex, self.locked_anyhow():

@@ -107,6 +107,10 @@ class FileLock:
     def noted(self) -> str:
         return self._disk.pread(self._fd, 200, 0).decode("utf-8", "replace").strip()
 
+    def unlock(self) -> None:
+        """Unlock, and keep the file open for the next time."""
+        self._disk.flock(self._fd, _UNLOCK)
+
     def release(self) -> None:
         """Unlock and close. Safe to call again."""
         if self._fd >= 0:

@@ -43,16 +43,7 @@ class ReadOnlyLog:
         fields = self.fields()
         if fields.flags & DELETED:
             raise ChannelGone(f"{self.place.directory} was deleted")
-        if synced:
-            return Limit(
-                fields.first,
-                fields.synced_next,
-                fields.base,
-                fields.synced,
-                fields.synced_crc,
-                fields.append_us,
-            )
-        return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
+        return Limit(*fields.bounds(synced=bool(synced))[:-1])
 
     def durable(self, *, unsynced: bool) -> Limit:
         """How far it is on disk for sure. ``unsynced``: some process shows its readers what it has not synced.
