@@ -175,6 +175,21 @@ async def test_what_comes_while_one_is_synced_is_appended_at_once(monkeypatch: p
 
 
 @in_a_loop
+async def test_a_connection_that_is_over_waits_for_what_is_at_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, disk, storer = await begun(monkeypatch)
+    storer.arrived(arrived(0))
+    await wait_for(lambda: bool(disk.calls))
+    assert not line.tasks, "what comes alone has the interpreter to itself"
+    line.over.set()
+    storer.close()
+    await asyncio.sleep(0.01)
+    assert any(not task.done() for task in line.tasks), "the next connection would begin beside it"
+    disk.syncing[0].set()
+    await wait_for(lambda: all(task.done() for task in line.tasks))
+    assert line.acks == []
+
+
+@in_a_loop
 async def test_a_failure_of_one_has_all_wait_that_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def failed() -> None:
         raise StorageError("the disk is gone")
@@ -309,7 +324,7 @@ async def test_what_was_not_allowed_does_not_park_the_stream_that_was_opened_sin
     line.channels = {"alerts": 2}
     await storer.resume(opened(2))
     disk.syncing[0].set()
-    await asyncio.wait(line.tasks)
+    await wait_for(lambda: bool(line.tasks) and all(task.done() for task in line.tasks))
     assert not line.parked
     disk.syncing[1].set()
     storer.arrived(arrived(1, 2))

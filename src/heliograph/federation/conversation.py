@@ -330,12 +330,10 @@ class Conversation(picows.WSListener):
 
     async def _finish(self) -> None:
         """Wait for what is at the disk, save positions, let go."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
-        if self.peer is not None:
-            self.sender.close()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        for close in (self.storer.close, self.sender.close) if self.peer is not None else (lambda: None,):
+            close()
+            while self._tasks:
+                await asyncio.wait(list(self._tasks))
         self.finished.set()
 
     # -- threads --------------------------------------------------------------------------------------------------

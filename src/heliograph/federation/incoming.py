@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from heliograph.engine.knowledge import Outdated
@@ -103,6 +103,7 @@ class Storer:
         self.rules = rules
         self.quota = quota
         self._flows: dict[str, _Flow] = {}
+        self._alone: dict[_Flow, Callable[[], object]] = {}  # what is stored without a task, and how one begins
         self._absent: set[str] = set()  # channels that are parked because they are not here, and not to be made
 
     def ended(self, channel: str) -> None:
@@ -141,10 +142,30 @@ class Storer:
             self._line.fail(ProtocolError(f"too many frames of '{event.channel}' wait"))
         elif not flow.storing:
             flow.storing = True
-            turn = None if flow.full() else self._begin(flow)
-            self._line.spawn(self._store(event.channel, flow, turn))
-        elif flow.latest is not None and flow.latest.life:
-            flow.latest.tell()
+            if flow.full():
+                self._line.spawn(self._store(event.channel, flow, None))
+            else:
+                self._leave_alone(event.channel, flow, self._begin(flow))
+        else:
+            self._attend(flow)
+            if flow.latest is not None and flow.latest.life:
+                flow.latest.tell()
+
+    def _leave_alone(self, channel: str, flow: _Flow, turn: _Turn) -> None:
+        """Nothing else came yet: whoever stores it has the interpreter at once, and a task begins when it is done."""
+        self._alone[flow] = lambda: self._line.spawn(self._store(channel, flow, turn))
+        turn.storing.add_done_callback(lambda _: self._attend(flow))
+
+    def _attend(self, flow: _Flow) -> None:
+        """It is stored, or does not come alone: see to the rest."""
+        begin = self._alone.pop(flow, None)
+        if begin is not None:
+            begin()
+
+    def close(self) -> None:
+        """The connection is over: whoever waits for its tasks waits for what is at the disk, too."""
+        for flow in list(self._alone):
+            self._attend(flow)
 
     def _begin(self, flow: _Flow) -> _Turn:
         """Have some of what waits stored. A thread begins with it at once: it is a while until a task comes round."""

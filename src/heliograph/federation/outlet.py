@@ -314,10 +314,9 @@ class Outlet:
         return self._portion(partition, chunk.first, len(lines), portions.sift_lines(lines, self._passes))
 
     def _portion(self, partition: int, first: int, count: int, sifted: portions.Sifted) -> Portion:
-        gaps = None
-        if sifted.empty:  # compacted, redacted or damaged: it will never come from here
-            gaps = SeenSet()
-            for at in sifted.empty:
+        gaps = SeenSet() if sifted.empty else None
+        if gaps is not None:
+            for at in sifted.empty:  # compacted, redacted or damaged: it will never come from here
                 gaps.update(self._own(partition, first + at, first + at + 1))
             with self._lock:
                 self._remembered().spared.update(gaps)
