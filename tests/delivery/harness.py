@@ -142,13 +142,12 @@ class FakeEngine:
     ) -> FakeCursor:
         return FakeCursor(self, offset)
 
-    def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
+    def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> None:
         self.check_open()
         with self.news:
             if len(self.entries) <= offset:
                 self.news.wait(min(timeout_s, 1.0))
         self.check_open()
-        return len(self.entries) > offset
 
     def wake(self, channel: str, partition: int = 0, /) -> None:
         with self.news:

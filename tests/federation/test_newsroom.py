@@ -43,6 +43,27 @@ def test_a_disk_that_fails_for_a_moment_is_asked_again(tmp_path: Path, monkeypat
             wait_for(lambda: {"alerts": {0: 2}} in told)
 
 
+def test_a_channel_that_was_made_anew_is_told_though_it_ends_where_the_one_before_did(tmp_path: Path) -> None:
+    told: list[Ends] = []
+    goes_on = threading.Event()
+
+    def tell(ends: Ends) -> None:
+        told.append(ends)
+        goes_on.wait(20)
+
+    with hg.open(tmp_path) as station, hg.open(tmp_path) as other:
+        station.publish("alerts", 1)
+        with watching(station.engine, tell, "alerts"):
+            wait_for(lambda: told)
+            life = station.engine.life("alerts")
+            other.delete_channel("alerts")
+            other.publish("alerts", 2)
+            goes_on.set()
+            wait_for(lambda: len(told) > 1, 5)
+            assert told[1:] == [{"alerts": {0: 1}}]
+            assert station.engine.life("alerts") not in (None, life)
+
+
 class Busy:
     """Stands for an engine: one channel rings all the time, another one never."""
 

@@ -103,8 +103,8 @@ class Engine(Protocol):
         Of another channel than that of the ``birth`` it raises NotFound.
         """
 
-    def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> bool:
-        """True as soon as there is something at the offset; False on timeout or when woken."""
+    def wait(self, channel: str, partition: int, offset: int, timeout_s: float, /) -> None:
+        """Return as soon as there is something at the offset, or somebody said so, or the time is over."""
 
     def wake(self, channel: str, partition: int, /) -> None:
         """End every wait of this process on the partition."""

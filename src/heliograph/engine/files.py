@@ -381,6 +381,12 @@ class FilesEngine:
             wait_s=publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0,
             start_leader=self._committers.start_leader,
         )  # fmt: skip
+        if name in self._lives:  # whoever asks for its life is not told of one that is over
+            try:
+                self.saw_life(name, self.describe(name).incarnation)
+            except BaseException:
+                partition.close()
+                raise
         return OpenPartition(partition, commit)
 
     def _no_such_channel(self, name: str, number: int) -> None:
@@ -532,39 +538,35 @@ class FilesEngine:
         """A partition for whoever reads its bytes."""
         return seek.Log(self.directory.place(name, number, self.name), lambda: self.limit(name, number))
 
-    def wait(self, name: str, number: int, offset: int, timeout_s: float) -> bool:
-        """True as soon as there is something at the offset; False on timeout or when woken for another reason."""
-        return self._open.use(name, number, lambda entry: self._wait(entry, offset, timeout_s))
-
-    def _wait(self, entry: OpenPartition, offset: int, timeout_s: float) -> bool:
-        return self._wait_for({entry: offset}, timeout_s)
+    def wait(self, name: str, number: int, offset: int, timeout_s: float) -> None:
+        """Return as soon as there is something at the offset, or somebody said so, or the time is over."""
+        self._open.use(name, number, lambda entry: self._wait_for({entry: offset}, timeout_s))
 
     def wait_any(
         self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType | None = None
-    ) -> bool:
+    ) -> None:
         """As `wait`, for several partitions of a channel: offsets by partition.
 
         ``armed`` is a lock that the caller holds: whoever frees it ends the wait, too.
         """
         entries = {self._open.get(name, number): offset for number, offset in offsets.items()}
         try:
-            return self._wait_for(entries, timeout_s, armed)
+            self._wait_for(entries, timeout_s, armed)
         except (ChannelGone, Evicted):  # the caller reads next, which opens them again or says what is wrong
             for number in offsets:
                 self.drop_closed(name, number)
-            return False
 
     def _wait_for(
         self, entries: dict[OpenPartition, int], timeout_s: float, armed: _thread.LockType | None = None
-    ) -> bool:
+    ) -> None:
         try:
             for entry in entries:
                 news = entry.log.news
                 if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
                     self._watcher.watch(news.path, news.wake)
                 armed = news.arm(armed)
-            if self._any_beyond(entries) or armed is None:
-                return True
+            if armed is None or any(entry.log.limit().next > offset for entry, offset in entries.items()):
+                return
             woken = armed.acquire(timeout=min(timeout_s, 0.1 if self.read_only else WAIT_SLICE_S))
         finally:
             for entry in entries:
@@ -574,10 +576,6 @@ class FilesEngine:
         if not woken:
             for entry in entries:
                 self._look_after(entry)
-        return self._any_beyond(entries)
-
-    def _any_beyond(self, entries: dict[OpenPartition, int]) -> bool:
-        return any(entry.log.limit().next > offset for entry, offset in entries.items())
 
     def _look_after(self, entry: OpenPartition) -> None:
         """Nobody told us anything for a while."""
@@ -595,6 +593,8 @@ class FilesEngine:
 
         def listen(entry: OpenPartition) -> int:
             news = entry.log.news
+            if isinstance(entry.log, Partition) and not entry.log.in_place():  # its head does not say so yet
+                raise ChannelGone(f"{entry.log.place.directory} was deleted")  # and perhaps made again
             self._watcher.watch(news.path, news.wake)
             news.disarm(bell)
             news.arm(bell)

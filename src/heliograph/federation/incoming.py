@@ -35,6 +35,9 @@ UNDER_WAY_MAX: Final = 3
 """One is acknowledged and one synced while the next is appended."""
 QUOTA_LOOK_S: Final = 0.5
 """How often whoever waits for a quota looks whether there is another one."""
+READERS_FIRST_S: Final = 0.001
+"""After what pause the one who sent a message that came alone is told: whoever waits here to read it was woken already,
+and would have to share the interpreter. If another one comes meanwhile, it is told at once."""
 RETRY_S: Final = 1.0
 """After what pause the disk is asked again."""
 
@@ -154,7 +157,7 @@ class Storer:
     def _leave_alone(self, channel: str, flow: _Flow, turn: _Turn) -> None:
         """Nothing else came yet: whoever stores it has the interpreter at once, and a task begins when it is done."""
         self._alone[flow] = lambda: self._line.spawn(self._store(channel, flow, turn))
-        turn.storing.add_done_callback(lambda _: self._attend(flow))
+        turn.storing.add_done_callback(lambda _: self._loop.call_later(READERS_FIRST_S, self._attend, flow))
 
     def _attend(self, flow: _Flow) -> None:
         """It is stored, or does not come alone: see to the rest."""
