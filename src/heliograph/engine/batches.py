@@ -112,6 +112,8 @@ class SharedBatches:
 
     def pull(self, cursor: LogCursor, partition: int, payloads: Payloads) -> Batch | None:
         """The batch at the cursor, from another subscriber if possible."""
+        if len(self._readers) == 1:
+            return self._read(cursor, partition, payloads)
         self._look()
         offset = cursor.offset
         batch = self._known.get(offset)
@@ -165,6 +167,8 @@ class SharedBatches:
                 self._let_go(SHARED_BATCHES_AT_END)
             return None
         batch = to_batch(chunk, partition, payloads())
+        if len(self._readers) == 1 and not self._recent:
+            return batch
         with self._lock:
             if len(self._offsets()) < 2:
                 self._recent.clear()
