@@ -53,8 +53,8 @@ from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings
 from heliograph.log.commit import GroupCommit
 from heliograph.log.directory import DataDirectory
-from heliograph.log.head import DELETED, Fields
-from heliograph.log.held import ChannelGone, Evicted, Identity, Limit
+from heliograph.log.head import DELETED, Fields, Limit
+from heliograph.log.held import ChannelGone, Evicted, Identity
 from heliograph.log.locks import FileLock
 from heliograph.log.partition import Partition
 from heliograph.log.tickets import Ticket

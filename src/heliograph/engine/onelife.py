@@ -11,7 +11,7 @@ from datetime import datetime
 
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.errors import NotFound
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 from heliograph.log.indexing import Place
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from heliograph.disk import Disk
 from heliograph.log import segments
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 from heliograph.log.pieces import entries_of
 
 

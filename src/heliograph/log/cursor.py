@@ -21,7 +21,7 @@ from heliograph.disk import Disk
 from heliograph.errors import Damaged, HeliographError
 from heliograph.limits import CHUNK_BYTES, INDEX_STRIDE_BYTES
 from heliograph.log import compactstate, index, indexing, lines, lost, segments, swap
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 
 _extend = google_crc32c.extend
 DAMAGED = "damaged on disk"

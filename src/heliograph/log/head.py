@@ -55,10 +55,20 @@ INODE: Final = 24 // 8
 SEQUENCE: Final = _AT // 8
 STATE: Final = (_SUM_AT - 8) // 8
 
-Bounds = tuple[int, int, int, int, int, int, int]
-"""How far readers may go: first and next offset, active segment, bytes and checksum, append_us; and the state."""
 _crc = google_crc32c.value
 _pack_moving = _MOVING.pack_into
+
+
+class Limit(NamedTuple):
+    """How far readers may go, with what is needed to check it."""
+
+    first: int  # smallest offset that is left
+    next: int  # the offset after the last that may be read
+    base: int  # the active segment,
+    end: int  # how many of its bytes,
+    crc: int  # and their checksum
+    append_us: int
+    state: int = 0
 
 
 class Fields(NamedTuple):
@@ -93,11 +103,12 @@ class Fields(NamedTuple):
     def generation(self) -> int:
         return self.state >> 8
 
-    def bounds(self, *, synced: bool) -> Bounds:
+    def limit(self, *, synced: bool) -> Limit:
         """How far readers may go."""
-        if synced:
-            return self.first, self.synced_next, self.base, self.synced, self.synced_crc, self.append_us, self.state
-        return self.first, self.next, self.base, self.written, self.crc, self.append_us, self.state
+        following, end, crc = (
+            (self.synced_next, self.synced, self.synced_crc) if synced else (self.next, self.written, self.crc)
+        )
+        return Limit(self.first, following, self.base, end, crc, self.append_us, self.state)
 
 
 def _word(field: str) -> int:
@@ -178,16 +189,16 @@ class Head:
                 return Fields._make(_FIELDS.unpack_from(data))
         raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
 
-    def bounds(self, *, synced: bool) -> Bounds | None:
+    def limit(self, *, synced: bool) -> Limit | None:
         """How far readers may go, in as few steps as possible; None if a writer is met: then ``load`` has to tell."""
         words = self.words
         before = words[SEQUENCE]
         if before & 1 or not _IN_ORDER:
             return None
         following, end, crc = _SYNCED if synced else _WRITTEN
-        found = (
-            words[_FIRST], words[following], words[_BASE], words[end], words[crc], words[_APPEND_US], words[STATE],
-        )  # fmt: skip
+        found = Limit(
+            words[_FIRST], words[following], words[_BASE], words[end], words[crc], words[_APPEND_US], words[STATE]
+        )
         return found if before == words[SEQUENCE] else None
 
     def state(self) -> int:

@@ -19,7 +19,7 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
 from heliograph.log import indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, INODE, SEQUENCE, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, INODE, SEQUENCE, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
@@ -46,17 +46,6 @@ class Owner(Protocol):
 
     def identity(self) -> Identity: ...
     def lost(self, partition: int, report: recovery.Recovered) -> None: ...
-
-
-class Limit(NamedTuple):
-    """How far readers may go, with what is needed to check it."""
-
-    first: int  # smallest offset that is left
-    next: int  # the offset after the last that may be read
-    base: int  # the active segment,
-    end: int  # how many of its bytes,
-    crc: int  # and their checksum
-    append_us: int
 
 
 class HeldLog:
@@ -183,19 +172,20 @@ class HeldLog:
         except ValueError:  # unmapped
             raise Evicted(str(self._directory)) from None
 
-    def limit(self, *, synced: bool | None = None) -> Limit:
-        """How far readers may go: what is synced, or (durability `interval`, `os`) what is written."""
-        if synced is None:
-            synced = self._always
+    def bounds(self, *, synced: bool) -> Limit:
+        """How far it is written, or synced; though it be deleted."""
         try:
-            found = self.head.bounds(synced=synced)
+            found = self.head.limit(synced=synced)
         except ValueError:  # unmapped
             raise Evicted(str(self._directory)) from None
-        if found is None:  # somebody writes it just now
-            found = self.fields().bounds(synced=synced)
-        if found[-1] & DELETED:
+        return self.fields().limit(synced=synced) if found is None else found  # somebody writes it just now
+
+    def limit(self, *, synced: bool | None = None) -> Limit:
+        """How far readers may go: what is synced, or (durability `interval`, `os`) what is written."""
+        found = self.bounds(synced=self._always if synced is None else synced)
+        if found.state & DELETED:
             raise ChannelGone(f"{self._directory} was deleted")
-        return Limit(*found[:-1])
+        return found
 
     def _mend_head(self) -> Fields:
         with self.mutex, self.locked_anyhow():

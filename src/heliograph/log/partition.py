@@ -432,9 +432,9 @@ class Partition(HeldLog):
         known: int | None = offset
         synced = False
         with contextlib.suppress(TornHead):  # entering repairs it
-            fields = self.fields()
-            synced = fields.synced_next >= offset
-            if fields.flags & (FENCED | DELETED):  # entering says so, and nothing is synced any more
+            bounds = self.bounds(synced=True)
+            synced = bounds.next >= offset
+            if bounds.state & (FENCED | DELETED):  # entering says so, and nothing is synced any more
                 known = None
         mark = None if synced else self._mark(known)
         if begins is not None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from heliograph.disk import Disk
 from heliograph.log import index, segments
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 
 _WORDS: Final = index.SIZE // 8
 _SLACK_US: Final = 5_000_000

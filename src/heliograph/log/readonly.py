@@ -8,8 +8,8 @@ from typing import Final
 from heliograph.clock import Clock
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.log import indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, Fields, Head, TornHead
-from heliograph.log.held import ChannelGone, Limit
+from heliograph.log.head import DELETED, FENCED, Fields, Head, Limit, TornHead
+from heliograph.log.held import ChannelGone
 from heliograph.log.news import News
 
 _TRIES: Final = 8
@@ -43,7 +43,7 @@ class ReadOnlyLog:
         fields = self.fields()
         if fields.flags & DELETED:
             raise ChannelGone(f"{self.place.directory} was deleted")
-        return Limit(*fields.bounds(synced=bool(synced))[:-1])
+        return fields.limit(synced=bool(synced))
 
     def durable(self, *, unsynced: bool) -> Limit:
         """How far it is on disk for sure. ``unsynced``: some process shows its readers what it has not synced.
@@ -67,7 +67,7 @@ class ReadOnlyLog:
                 self._disk.close(fd)
             if fields.flags & DELETED:
                 break
-            return Limit(fields.first, fields.next, fields.base, fields.written, fields.crc, fields.append_us)
+            return fields.limit(synced=False)
         return self.limit(synced=True)
 
     def fields(self) -> Fields:

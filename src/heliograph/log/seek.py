@@ -14,7 +14,7 @@ from heliograph.disk import Disk
 from heliograph.limits import CHUNK_BYTES
 from heliograph.log import index, segments
 from heliograph.log.cursor import LogCursor
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 from heliograph.log.indexing import Place
 
 _ID_SLACK_US = 5_000_000  # an id and its message's time are taken a moment apart

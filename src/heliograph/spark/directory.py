@@ -15,7 +15,7 @@ from heliograph.engine.port import Bounds
 from heliograph.errors import NotFound
 from heliograph.log import pieces, seek
 from heliograph.log.channel import ChannelFile
-from heliograph.log.held import Limit
+from heliograph.log.head import Limit
 from heliograph.log.pieces import Piece
 from heliograph.spark.options import Channels
 from heliograph.spark.store import Cutting, Spot
