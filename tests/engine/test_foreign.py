@@ -44,6 +44,18 @@ def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -
         assert foreign.station_of(found.runs[0].origin)
 
 
+def test_lines_that_are_messages_only_together_are_none() -> None:
+    env = line(0).partition(b',"data"')[0]
+
+    def ended(body: bytes, seq: int) -> bytes:
+        return sealed(body + b',"origin":"%b","originseq":"0/%d"' % (HOST2.encode(), seq))
+
+    # one message on two lines, and two on one: as many messages as lines
+    batch = [ended(env + b',"data":[{"a":1', 0), ended(b"]", 1), ended(ended(env, 2) + env, 2), *lines(3, 100)]
+    assert foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX) is None
+    assert [at for at, one in enumerate(batch) if foreign.why_not("alerts", one, BYTES_MAX)] == [0, 1, 2]
+
+
 FIRSTS = st.integers(0, 2000) | st.sampled_from([9_990, 19_850, 99_999, 1_234_567, 10**9 - 150])
 
 
