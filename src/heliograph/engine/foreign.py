@@ -1,19 +1,22 @@
 """Lines that were first published elsewhere: read and checked in bulk, and why one of them cannot be stored.
 
-A thousand lines are checked with a few calls of C: one that decodes them, one checksum each, and one comparison of
+A thousand lines are checked with a few calls of C: one that decodes each, one that sums each up, and one comparison of
 their ends with what the ends of consecutive lines of one origin must be. Only if something does not fit they are
 looked at one by one. A thousand at a time, for they are looked at several times, while the processor still has them.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from io import BytesIO
+from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Annotated, Final, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import google_crc32c
 import msgspec
@@ -25,11 +28,16 @@ from heliograph.message import time_us
 from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
+if TYPE_CHECKING:
+    from heliograph.engine.alike import Cut, Like
+
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
+TOGETHER_BYTES_MIN: Final = 32 * 1024
+"""In so much at least it is worth looking for lines that are alike."""
 _FEW: Final = 8
 """Where not more lines than this come together, each is asked what it says."""
 _LOW: Final = range(4)
@@ -55,18 +63,49 @@ class Envelope(msgspec.Struct, gc=False):
     data_base64: bytes | None = None
 
 
-_decoder = msgspec.json.Decoder(Envelope)
+decode = msgspec.json.Decoder(Envelope).decode
 _time_of = attrgetter("time")
 _channel_of = attrgetter("channel")
 _without_crc = itemgetter(slice(-_CRC_BYTES))
 
 
-class Piece(NamedTuple):
-    """Lines that arrived together."""
+class Piece:
+    """Lines that arrived together, each with its newline."""
 
-    data: bytes
-    lines: Sequence[bytes]  # the same, one by one, each with its newline
-    single: bool = True  # whether no line holds another newline
+    __slots__ = ("_cut", "_lines", "data", "single")
+
+    def __init__(self, data: bytes, lines: Sequence[bytes] | None = None, *, single: bool = True) -> None:
+        self.data = data
+        self.single = single  # whether no line holds another newline
+        self._lines = lines
+        self._cut: Cut | None = None
+
+    @property
+    def lines(self) -> Sequence[bytes]:
+        """The same, one by one."""
+        if self._lines is None:
+            self._lines = BytesIO(self.data).readlines()  # a third of the time of bytes.split
+        return self._lines
+
+    @property
+    def cut(self) -> Cut | None:
+        """Where they are, if they are many and there is somebody who looks at many at once."""
+        if self._cut is None and self.single and len(self.data) >= TOGETHER_BYTES_MIN:
+            alike = together()
+            self._cut = None if alike is None else alike.Cut(self.data)
+        return self._cut
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.lines) if self.cut is None else len(self.cut.lengths)
+
+    def without_blanks(self) -> Piece:
+        """Those that are no blank lines: these stand for what was left out."""
+        if not (b"\n" in self.lines if self.cut is None else self.cut.blank):
+            return self
+        there = [line for line in self.lines if line != b"\n"]
+        return Piece(b"".join(there), there)
 
 
 class Run(NamedTuple):
@@ -82,18 +121,40 @@ class Run(NamedTuple):
 class Batch(NamedTuple):
     """Lines that can be stored as they are."""
 
-    lines: Sequence[bytes]  # each with its newline
-    data: bytes  # all of them
-    envelopes: list[Envelope]
+    data: bytes  # each with its newline
+    total: int  # how many they are
     runs: list[Run]
     min_us: int  # smallest event time
     max_us: int  # and largest
+    envelopes: list[Envelope] | None  # if somebody decoded them
+
+    def decoded(self) -> list[Envelope]:
+        """What each line says."""
+        return list(map(decode, split(self.data).lines)) if self.envelopes is None else self.envelopes
+
+    def ids(self, numbers: Sequence[int]) -> list[str]:
+        """The ids of some of the messages."""
+        if self.envelopes is None and all(at == self.total - 1 for at in numbers):
+            return [decode(self.data[self.data.rfind(b"\n", 0, -1) + 1 :]).id] * len(numbers)
+        envelopes = self.decoded()
+        return [envelopes[at].id for at in numbers]
 
     def part(self, numbers: Sequence[int]) -> Batch:
         """Some of the lines; the runs are those of all."""
-        lines, envelopes = [self.lines[at] for at in numbers], [self.envelopes[at] for at in numbers]
+        every, said = split(self.data).lines, self.decoded()
+        lines, envelopes = [every[at] for at in numbers], [said[at] for at in numbers]
         times = list(map(_time_of, envelopes))
-        return Batch(lines, b"".join(lines), envelopes, self.runs, to_us(min(times)), to_us(max(times)))
+        return Batch(b"".join(lines), len(lines), self.runs, to_us(min(times)), to_us(max(times)), envelopes)
+
+
+@functools.cache
+def together() -> ModuleType | None:
+    """Who looks at many lines at once, if numpy is there: it comes with the hub, and need not."""
+    try:
+        from heliograph.engine import alike
+    except ImportError:
+        return None
+    return alike
 
 
 def station_of(origin: str) -> str | None:
@@ -120,39 +181,37 @@ def station_of(origin: str) -> str | None:
 def split(data: bytes) -> Piece:
     """Lines in one piece; the last may lack its newline.
 
-    >>> split(b"one\\ntwo")
-    Piece(data=b'one\\ntwo\\n', lines=[b'one\\n', b'two\\n'], single=True)
+    >>> split(b"one\\ntwo").lines
+    [b'one\\n', b'two\\n']
     """
-    if data and not data.endswith(b"\n"):
-        data += b"\n"
-    return Piece(data, BytesIO(data).readlines())  # a third of the time of bytes.split
+    return Piece(data if not data or data.endswith(b"\n") else data + b"\n")
 
 
 def piece_of(lines: Sequence[bytes]) -> Piece:
     """Lines that somebody has one by one, without their newlines."""
     ended = [line + b"\n" for line in lines]
     data = b"".join(ended)
-    return Piece(data, ended, data.count(b"\n") == len(lines))
+    return Piece(data, ended, single=data.count(b"\n") == len(lines))
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
     """Several as one."""
     if len(batches) == 1:
         return batches[0]
-    lines: list[bytes] = []
-    envelopes: list[Envelope] = []
     runs: list[Run] = []
+    count = 0
     for batch in batches:
         for run in batch.runs:
-            moved = run._replace(at=run.at + len(lines))
+            moved = run._replace(at=run.at + count)
             if runs and runs[-1].next == run.first and runs[-1][:2] == run[:2]:
                 moved = runs.pop()._replace(next=run.next)
             runs.append(moved)
-        lines += batch.lines
-        envelopes += batch.envelopes
+        count += batch.total
+    decoded = [batch.envelopes for batch in batches if batch.envelopes is not None]
     return Batch(
-        lines, b"".join([batch.data for batch in batches]), envelopes, runs,
+        b"".join([batch.data for batch in batches]), count, runs,
         min([batch.min_us for batch in batches]), max([batch.max_us for batch in batches]),
+        list(chain.from_iterable(decoded)) if len(decoded) == len(batches) else None,
     )  # fmt: skip
 
 
@@ -177,16 +236,37 @@ def read_all(channel: str, pieces: Sequence[Piece], bytes_max: int) -> tuple[Bat
 
 def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     """Lines as a batch; None if there is none, or if one of them cannot be stored: see ``why_not``."""
-    data, lines, single = piece
-    if not single or not lines or (len(data) > bytes_max + 1 and max(map(len, lines)) > bytes_max + 1):
+    alike = together()
+    if alike is not None and piece.cut is not None:
+        like = alike.look(channel, piece.cut, bytes_max)
+        if like is not None:
+            return _read_with(like, channel, piece, bytes_max)
+    return _read(channel, piece, bytes_max)
+
+
+def _read_with(like: Like, channel: str, piece: Piece, bytes_max: int) -> Batch | None:
+    """The same where most is known already."""
+    times = [like.min_us, like.max_us]
+    if like.rest:
+        others = _read(channel, Piece(b"".join(like.rest), like.rest), bytes_max)
+        if others is None:
+            return None
+        like.add(others.runs)
+        times += (others.min_us, others.max_us)
+    return Batch(piece.data, piece.count, list(like.runs()), min(times), max(times), None)
+
+
+def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
+    data, lines = piece.data, piece.lines
+    if not piece.single or not lines or (len(data) > bytes_max + 1 and max(map(len, lines)) > bytes_max + 1):
         return None
     try:
         if not data.isascii():
             data.decode()
-        envelopes: list[Envelope] = _decoder.decode_lines(data)
+        envelopes = list(map(decode, lines))  # not decode_lines, to which a newline within a message is a space
     except _UNREADABLE:
         return None
-    if len(envelopes) != len(lines) or set(map(_channel_of, envelopes)) != {channel}:
+    if set(map(_channel_of, envelopes)) != {channel}:
         return None
     crcs = list(map(_value, map(_without_crc, lines)))
     runs = (_one_run(lines, crcs) if len(lines) > _FEW else None) or _runs(lines, data, crcs)
@@ -194,7 +274,7 @@ def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
         return None
     times = list(map(_time_of, envelopes))
     try:
-        return Batch(lines, data, envelopes, runs, time_us(min(times)), time_us(max(times)))
+        return Batch(data, len(lines), runs, time_us(min(times)), time_us(max(times)), envelopes)
     except InvalidMessage:
         return None
 
@@ -267,7 +347,7 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         return "its checksum does not fit: it was damaged on its way, or made by something else"
     try:
         line.decode()
-        envelope = _decoder.decode(line)
+        envelope = decode(line)
         time_us(envelope.time)
     except (*_UNREADABLE, InvalidMessage) as error:
         return f"it is no message: {error}"

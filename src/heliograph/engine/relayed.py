@@ -164,7 +164,7 @@ class Relayed:
         fresh = self._fresh(channel, known, batch)
         count = sum([wanted.count for _, wanted in fresh])
         arrival = Arrival(
-            appended=count, duplicates=len(batch.lines) - count, refused=refused, channel=channel,
+            appended=count, duplicates=batch.total - count, refused=refused, channel=channel,
             incarnation=known.incarnation,
         )  # fmt: skip
         if not count:
@@ -174,7 +174,7 @@ class Relayed:
         firsts: dict[int, int] = {}
         for number, part in self._spread(known, batch, fresh, count).items():
             self._note_returned(channel, number, known, fresh)
-            group = Relay(part.data, len(part.lines), part.min_us, part.max_us, self._engine.clock.time_ns() // 1000)
+            group = Relay(part.data, part.total, part.min_us, part.max_us, self._engine.clock.time_ns() // 1000)
             generation = self._put(channel, number, known, group)
             firsts[number] = group.first
             arrival.ends[number] = (group.first + group.count, generation)
@@ -182,10 +182,10 @@ class Relayed:
         for number, first in firsts.items():
             known.pass_over(number, first)
             known.covered[number] = arrival.ends[number][0]
-        for run, wanted in fresh:
-            for first, following in wanted:
-                last = batch.envelopes[run.at + following - 1 - run.first].id
-                known.add(run.origin, run.partition, first, following, last)
+        new = [(run, *interval) for run, wanted in fresh for interval in wanted]
+        ids = batch.ids([run.at + following - 1 - run.first for run, _, following in new])
+        for (run, first, following), last in zip(new, ids, strict=True):
+            known.add(run.origin, run.partition, first, following, last)
         if known.unsaved_bytes > limits.SEEN_SAVE_BYTES:
             self._channels.save(channel, known)
         return arrival
@@ -260,15 +260,16 @@ class Relayed:
         """The new lines by partition: by key; those without by their origin and its partition."""
         partitions = len(known.covered)
         if partitions == 1:
-            return {0: batch if count == len(batch.lines) else batch.part(list(foreign.numbers(fresh)))}
+            return {0: batch if count == batch.total else batch.part(list(foreign.numbers(fresh)))}
         places: dict[int, list[int]] = {}
+        envelopes = batch.decoded()
         for run, wanted in fresh:
             keyless = crc32(f"{run.origin}/{run.partition}".encode()) % partitions
             for at in foreign.numbers([(run, wanted)]):
-                key = batch.envelopes[at].partitionkey
+                key = envelopes[at].partitionkey
                 place = keyless if key is None else crc32(key.encode()) % partitions
                 places.setdefault(place, []).append(at)
-        if len(places) == 1 and count == len(batch.lines):
+        if len(places) == 1 and count == batch.total:
             return dict.fromkeys(places, batch)
         return {place: batch.part(numbers) for place, numbers in sorted(places.items())}
 

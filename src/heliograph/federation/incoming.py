@@ -29,8 +29,9 @@ WAITING_MAX: Final = 10_000
 """Batches and gaps of one channel that wait for the disk; more than the windows allow is an attack."""
 GAPS_MAX: Final = 200
 """Gaps among them: windows do not count these."""
-STORE_BYTES: Final = 1 << 20
-"""How much is stored at once: a part of the window, so that the sender goes on while it is stored."""
+STORE_BYTES: Final = 2 << 20
+"""How much is stored at once: a part of the window, so that the sender goes on while it is stored. And much of it, for
+a sync takes nearly as long for less."""
 UNDER_WAY_MAX: Final = 3
 """One is acknowledged and one synced while the next is appended."""
 QUOTA_LOOK_S: Final = 0.5

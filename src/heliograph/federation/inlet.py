@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from heliograph.engine.foreign import Piece, split
+from heliograph.engine.foreign import Piece, split, together
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import Busy, NotFound, ProtocolError
@@ -67,6 +67,7 @@ class Inlet:
 
         Nothing is told of origins that it may not send: a channel may be fed by thousands.
         """
+        together()  # whoever looks at what arrives comes now, before there is something to be looked at
         with contextlib.suppress(NotFound):
             self._lives.doubted(self._peer, theirs, peerfile.acknowledged(self._station, self._peer, self._channel))
             seen = {key: found for key, found in self._engine.relayed.seen(self._channel) if not rules.sending(key[0])}
@@ -146,7 +147,7 @@ class _Stack:
     """Batches of one partition that are appended together: four cost little more than one."""
 
     def __init__(self) -> None:
-        self._batches: list[tuple[int, Sequence[bytes]]] = []  # the first offset of each, and its lines
+        self._batches: list[tuple[int, Piece]] = []  # the first offset of each, and its lines
         self.pieces: list[Piece] = []
         self.count = 0
         self.size = 0
@@ -156,13 +157,10 @@ class _Stack:
         """One batch more. ProtocolError if it has not as many lines as it says."""
         data = unpack(arrived.body, arrived.size) if arrived.packed else arrived.body
         piece = split(data)
-        if len(piece.lines) != arrived.count or len(piece.data) != len(data):
+        if piece.count != arrived.count or len(piece.data) != len(data):
             raise ProtocolError(f"a BATCH of {arrived.count} lines has another number of them")
-        self._batches.append((arrived.first, piece.lines))
-        if b"\n" in piece.lines:  # some were left out
-            there = [line for line in piece.lines if line != b"\n"]
-            piece = Piece(b"".join(there), there)
-        self.pieces.append(piece)
+        self._batches.append((arrived.first, piece))
+        self.pieces.append(piece.without_blanks())
         self.count += arrived.count
         self.size += arrived.size
         self.next = arrived.next
@@ -171,5 +169,5 @@ class _Stack:
         """What was refused, by its offset at the sender."""
         if not arrival.refused:
             return []
-        offsets = [first + at for first, lines in self._batches for at, line in enumerate(lines) if line != b"\n"]
+        offsets = [first + at for first, piece in self._batches for at, line in enumerate(piece.lines) if line != b"\n"]
         return [(offsets[at], why) for at, why in arrival.refused]

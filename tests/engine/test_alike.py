@@ -1,0 +1,174 @@
+"""Lines that are checked together come to the same as each looked at, whatever is wrong with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.engine import alike, foreign
+from heliograph.engine.foreign import Batch
+from tests.arrivals import HOST2, identity, line, lines, sealed
+
+BYTES_MAX = 10_000
+FIRST = 1_000
+DATA = [
+    b'{"load":17.25,"host":"web-1","up":true}', b'{"load":18.93,"host":"web+~","up":true}',
+    b'{"load":-7.25,"host":"web 1","up":true}', b'{"load":17.25,"host":"w\xc3\xa4b1","up":null}',
+    b'["\\"","\\u00e4",1e5,-0,0.0,[]]', b'"%b"' % (b"a" * 37), b'{"channel":"other","time":"","a":0}',
+]  # fmt: skip
+TYPICAL = line(FIRST, extra=b',"partitionkey":"cpu","correlationid":"7-b","n":10', data=DATA[0])
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few lines are checked together, too."""
+    with monkeypatch.context() as patched:
+        patched.setattr(foreign, "TOGETHER_BYTES_MIN", 1)
+        patched.setattr(alike, "TOGETHER_MIN", 3)
+        alike._kinds.clear()
+        yield
+
+
+def together(batch: list[bytes]) -> Batch | None:
+    return foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX)
+
+
+def said(batch: Batch | None) -> Batch | None:
+    return None if batch is None else batch._replace(envelopes=None)
+
+
+def look(batch: list[bytes]) -> alike.Like | None:
+    return alike.look("alerts", alike.Cut(b"".join([one + b"\n" for one in batch])), BYTES_MAX)
+
+
+VALUES = st.builds(
+    line, st.integers(0, 4000), st.sampled_from([HOST2, "host3.bbbbbb"]), st.integers(0, 1),
+    data=st.sampled_from(DATA), extra=st.sampled_from([b"", b',"subject":"x"', b',"subject":"y"', b',"x":12']),
+)  # fmt: skip
+
+
+def spoilt(good: bytes, at: int, byte: int, how: int) -> bytes:
+    """A line with another byte, perhaps with the checksum of that."""
+    at %= len(good)
+    changed = good[:at] + bytes([byte]) + good[at + 1 :]
+    return sealed(changed[:-18]) if how else changed
+
+
+BAD = st.builds(
+    spoilt, VALUES, st.integers(0, 400), st.integers(0, 255) | st.sampled_from(b'"\\0 9/:}{'), st.booleans()
+)
+
+
+@given(st.lists(st.one_of(VALUES, VALUES, VALUES, BAD), min_size=1, max_size=40))
+def test_what_is_checked_together_comes_to_the_same_as_each_looked_at(batch: list[bytes]) -> None:
+    reasons = [foreign.why_not("alerts", one, BYTES_MAX) for one in batch]
+    found = together(batch)
+    assert (found is None) == any(reasons)
+    left = [one for one, why in zip(batch, reasons, strict=True) if why is None]
+    if left:
+        found = together(left)
+        assert found is not None
+        assert said(found) == said(foreign._read("alerts", foreign.piece_of(left), BYTES_MAX))
+        assert [(run.origin, run.partition, seq) for run in found.runs for seq in range(run.first, run.next)] == [
+            identity(one) for one in left
+        ]
+
+
+def test_a_line_of_which_any_byte_is_another_is_taken_if_and_only_if_it_is_a_message() -> None:
+    others = [line(FIRST + at, extra=b',"partitionkey":"cpu","correlationid":"7-b","n":10') for at in range(4)]
+    others = [TYPICAL, *others, TYPICAL, TYPICAL, TYPICAL]
+    taken = 0
+    for at in range(len(TYPICAL) - 18):
+        for byte in b'"\\}{[],:. /0159Zagz~\x00\x1f\x7f\x80\xc3\xff':
+            changed = sealed(TYPICAL[:at] + bytes([byte]) + TYPICAL[at + 1 : -18])
+            fits = foreign.why_not("alerts", changed, BYTES_MAX) is None
+            found = together([*others, changed])
+            assert (found is not None) == fits, (at, bytes([byte]))
+            taken += fits
+            if found is not None and b"\n" not in changed:
+                assert found.runs[-1].next - 1 == identity(changed)[2]
+    assert taken > 1_000
+
+
+def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "TOGETHER_MIN", 64)
+    batch = [line(seq, data=b'{"value":%d}' % (seq % 1000)) for seq in range(9_000, 12_000)]
+    found = look(batch)
+    assert found is not None
+    assert len(found.rest) < 60
+    floats = [line(seq, data=b'{"value":%.9g,"host":"web-%d"}' % (seq / 7, seq % 7)) for seq in range(5_000)]
+    found = look(floats)  # they are of many lengths, in no order
+    assert found is not None
+    assert len(found.rest) < 250
+
+
+@pytest.mark.parametrize("at", range(-18, 0))
+def test_a_wrong_checksum_among_many_is_noticed(at: int) -> None:
+    batch = lines(FIRST, FIRST + 50)
+    spoiled = bytearray(batch[30])
+    spoiled[at] ^= 1
+    batch[30] = bytes(spoiled)
+    assert together(batch) is None
+    like = look(batch)
+    assert like is None or batch[30] + b"\n" in like.rest
+
+
+def test_two_wrong_checksums_do_not_make_a_right_one() -> None:
+    batch = lines(FIRST, FIRST + 50)
+    for at in (10, 11):  # the same difference in both
+        batch[at] = batch[at].replace(b'"data":1', b'"data":2')
+    assert together(batch) is None
+
+
+def test_lines_of_another_hour_or_origin_are_of_another_kind() -> None:
+    first = lines(FIRST, FIRST + 50)
+    assert together(first) is not None
+    later = [sealed(one[:-18].replace(b"T23:", b"T22:")) for one in first]
+    found = together(later)
+    assert found is not None
+    assert found.max_us < 1_794_783_600_000_000  # 2026-11-15T23:00Z
+    both = together([*first, *lines(0, 50, "host4.cccccc")])
+    assert both is not None
+    assert [run.origin for run in both.runs] == [HOST2, "host4.cccccc"]
+
+
+def test_a_day_that_is_none_is_no_time_because_others_are() -> None:
+    batch = lines(FIRST, FIRST + 50)
+    for wrong in (b"2026-11-31T", b"2026-13-15T", b"2026-11-15T24"):
+        one = sealed(batch[20][:-18].replace(b"2026-11-15T23"[: len(wrong)], wrong))
+        assert together([*batch[:20], one, *batch[21:]]) is None
+
+
+def test_blank_lines_are_counted_and_left_out() -> None:
+    batch = [one + b"\n" for one in lines(FIRST, FIRST + 50)]
+    piece = foreign.split(b"\n" + b"".join(batch[:20]) + b"\n\n" + b"".join(batch[20:]) + b"\n")
+    assert piece.count == 54
+    assert piece.without_blanks().data == b"".join(batch)
+
+
+def test_what_was_checked_together_can_be_decoded() -> None:
+    batch = [line(seq, extra=b',"partitionkey":"k%d"' % (seq % 3)) for seq in range(FIRST, FIRST + 50)]
+    found = together(batch)
+    assert found is not None
+    assert found.envelopes is None
+    assert found.ids([49]) == [f"{HOST2}-0-{FIRST + 49}"]
+    assert found.ids([3, 49]) == [f"{HOST2}-0-{FIRST + 3}", f"{HOST2}-0-{FIRST + 49}"]
+    assert [one.partitionkey for one in found.decoded()] == [f"k{seq % 3}" for seq in range(FIRST, FIRST + 50)]
+    part = found.part([7, 20, 9])
+    assert part.data == b"".join([batch[at] + b"\n" for at in (7, 20, 9)])
+    assert found.min_us < part.min_us < part.max_us < found.max_us
+
+
+def test_without_numpy_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = lines(FIRST, FIRST + 200)
+    found = together(batch)
+    monkeypatch.setattr(foreign, "together", lambda: None)
+    alone = together(batch)
+    assert found is not None
+    assert alone is not None
+    assert found.envelopes is None
+    assert alone.envelopes is not None
+    assert said(found) == said(alone)
