@@ -7,6 +7,7 @@ import re
 import threading
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -16,7 +17,17 @@ from hypothesis import strategies as st
 from heliograph import message as messages
 from heliograph.errors import InvalidMessage
 from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
-from heliograph.message import RESERVED, Timestamps, attributes, check_id, decode_line, id_time_us, new_id, parse_time
+from heliograph.message import (
+    RESERVED,
+    Timestamps,
+    attributes,
+    check_id,
+    decode_line,
+    id_time_us,
+    new_id,
+    new_ids,
+    parse_time,
+)
 
 ENVELOPE: dict[str, Any] = {
     "specversion": "1.0", "id": "x", "source": "host1", "type": "t", "time": "2026-11-15T20:30:01Z", "channel": "c",
@@ -146,6 +157,25 @@ def test_an_id_says_when_it_was_made() -> None:
     assert abs(made_us - now_us) < 60_000_000
     for other in ("", "x", "0" * 36, "zzzzzzzz-zzzz-7zzz-zzzz-zzzzzzzzzzzz", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"):
         assert id_time_us(other) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, 4095, 4096, 4097, 10_000])
+def test_the_ids_of_batches_are_uuids_of_version_7_in_order_and_never_the_same(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    made: list[str] = []
+    for last in (None, "00000000", "00000fff", "7fffffff", "ffffffff"):  # where counting on must not go over
+        if last is not None:
+            drawn = new_id()[:28] + last
+            monkeypatch.setattr(messages, "_uuid7", lambda drawn=drawn: drawn)
+        begin, ends, ids = new_ids(count)
+        monkeypatch.undo()
+        assert [begin + end for end in ends] == [one.encode() for one in ids]
+        assert ids == sorted(set(ids)) and len(ids) == count
+        assert {UUID(one).version for one in (ids[0], ids[-1])} == {7}
+        assert all(len(one) == 36 for one in ids)
+        made += ids
+    assert len(set(made)) == len(made)
 
 
 @given(st.integers(min_value=0, max_value=253_402_300_799_999_999))

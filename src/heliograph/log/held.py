@@ -310,6 +310,8 @@ class HeldLog:
         if not found.st_nlink:  # a repair wrote the segment anew: what we have open is nobody's any more
             self._open_segment(fields.base)
             found = self._disk.fstat(self._fd)
+        elif not self._disk.fstat(self._index_fd).st_nlink:  # or its index
+            self._reopen_index(fields.base)
         if orphaned or found.st_size != fields.written:
             self._repair(fields)
 
@@ -357,6 +359,11 @@ class HeldLog:
         self._fd = self._disk.open(segments.path_of(self._directory, base), flags)
         path = segments.path_of(self._directory, base, segments.INDEX)
         self._index_fd = self._disk.open(path, os.O_RDWR | os.O_CREAT)
+
+    def _reopen_index(self, base: int) -> None:
+        path = segments.path_of(self._directory, base, segments.INDEX)
+        replaced, self._index_fd = self._index_fd, self._disk.open(path, os.O_RDWR | os.O_CREAT)
+        self._disk.close(replaced)
 
     def _close_files(self) -> None:
         for fd in (self._fd, self._index_fd):

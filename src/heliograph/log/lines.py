@@ -35,6 +35,7 @@ _CRC_AT: Final = -18  # -len(',"crc":"9a1c03f7"}')
 _ORIGIN: Final = re.compile(rb',"origin":"([^"\\]*)\.([0-9a-z]+)","originseq":"(\d+)/(\d+)"$')
 _BATCH: Final = re.compile(rb',"batch":"(\d+)/(\d+)"$')
 _ID_AND_MICROSECONDS: Final = 36 + 6
+_ENDINGS: Final = [b'%03d"' % number for number in range(1000)]
 
 
 class Form:
@@ -88,10 +89,18 @@ def decimals(numbers: range) -> list[bytes]:
     return _encode_numbers(list(numbers))[1:-1].split(b",") if numbers else []
 
 
+def _quoted_numbers(first: int, count: int) -> tuple[bytes, list[bytes]]:
+    """Numbers that follow each other, each with a quote behind it: how all of them begin, and how each ends."""
+    thousands, rest = divmod(first, 1000)
+    if thousands and rest + count <= 1000:
+        return b"%d" % thousands, _ENDINGS[rest : rest + count]
+    return b"", [number + b'"' for number in decimals(range(first, first + count))]
+
+
 def fill(columns: Sequence[Column], count: int, place: bytes, first: int) -> bytes:
     """Finish an atomic batch of bodies that lie in columns: every step is one for all of them, hence so cheap."""
-    mark = batch_mark(first, count)
-    texts = put_together([*columns, mark + place, decimals(range(first, first + count)), b'"'], count)
+    begin, ends = _quoted_numbers(first, count)
+    texts = put_together([*columns, b"%b%b%b" % (batch_mark(first, count), place, begin), ends], count)
     crcs = hexlify(pack(f">{count}I", *map(_value, texts)), b"#", 4)
     seals = (b',"crc":"%b"}\n' % crcs.replace(b"#", b'"}\n#,"crc":"')).split(b"#")
     pieces = texts + seals

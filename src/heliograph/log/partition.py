@@ -270,18 +270,11 @@ class Partition(HeldLog):
             self.next - self.open_first, self.written - self.open_position, self.crc,
         )  # fmt: skip
         try:
-            if not self._disk.fstat(self._index_fd).st_nlink:  # another process repaired the log: there is a new one
-                self._reopen_index()
             self._disk.pwrite(self._index_fd, index.encode(entry), self.index_count * index.SIZE)
         except OSError:
             return  # a hint: the entry goes on growing and is tried again with the next append
         self.index_count += 1
         self.open_first, self.open_position = self.next, self.written
-
-    def _reopen_index(self) -> None:
-        path = segments.path_of(self._directory, self.base, segments.INDEX)
-        replaced, self._index_fd = self._index_fd, self._disk.open(path, os.O_RDWR | os.O_CREAT)
-        self._disk.close(replaced)
 
     def _rotate(self, now_us: int) -> None:
         """Seal the active segment and begin the next one; in this order, so that a crash loses nothing."""

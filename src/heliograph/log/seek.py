@@ -63,7 +63,7 @@ def appended_since(log: Log, moment_us: int, disk: Disk) -> int:
 
 def _first_entry(place: Place, disk: Disk, limit: Limit, before: Callable[[index.Entry], bool]) -> int:
     """First offset of the first index entry for which the monotone condition fails."""
-    known = [base for base in segments.bases(place.directory, disk) if base <= limit.next]
+    known = [base for base in segments.bases_known(place.directory, disk) if base <= limit.next]
     low, high = 0, len(known)
     best = limit.first
     while low < high:  # segments: the last entry of each says how far it goes

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import Disk
+from heliograph.limits import LISTING_MIN, LISTING_SETTLED_S, LISTINGS_MAX
 
 PLAIN: Final = ".jsonl"
 COMPRESSED: Final = ".jsonl.zst"
@@ -54,14 +57,37 @@ def first_and_last(names: Iterable[str]) -> tuple[int, int] | None:
     return None if first is None or last is None else (int(first[:20]), int(last[:20]))
 
 
-def holding(directory: Path, offset: int, disk: Disk) -> int:
-    """First offset of the segment that an offset belongs to; -1 if there is none before it.
+class _Listing(NamedTuple):
+    mark: tuple[int, int]  # which directory, and when it last changed (ns)
+    bases: list[int]
 
-    All names are equally long, so as text they sort as numbers do, and only one of them has to become a number.
+
+_listings: dict[Path, _Listing] = {}
+
+
+def bases_known(directory: Path, disk: Disk) -> list[int]:
+    """As `bases`, for those who only read: a long directory that did not change is not listed again.
+
+    The time of change tells, unless it is so new that something may still change at the same time.
     """
-    mark = f"{offset:020d}"
-    names = [name[:20] for name in disk.listdir(directory) if name[20:] in _SUFFIXES and name[:20] <= mark]
-    return int(max(filter(str.isdecimal, names), default="-1"))
+    found = disk.stat(directory)
+    mark = (found.st_ino, found.st_ctime_ns)
+    listing = _listings.get(directory)
+    if listing is not None and listing.mark == mark:
+        return listing.bases
+    listed = bases(directory, disk)
+    if len(listed) >= LISTING_MIN and SYSTEM_CLOCK.time_ns() - found.st_ctime_ns > LISTING_SETTLED_S * 1e9:
+        if len(_listings) >= LISTINGS_MAX:
+            _listings.clear()
+        _listings[directory] = _Listing(mark, listed)
+    return listed
+
+
+def holding(directory: Path, offset: int, disk: Disk) -> int:
+    """First offset of the segment that an offset belongs to; -1 if there is none before it."""
+    known = bases_known(directory, disk)
+    at = bisect_right(known, offset)
+    return known[at - 1] if at else -1
 
 
 class SegmentReader(Protocol):

@@ -113,9 +113,10 @@ class Shortcut(Envelopes):
         """A ticket for a batch, and its ids; None if the general way has to look at it, or to say what is wrong."""
         if not 0 < len(batch) <= BATCH_MESSAGES_MAX or not SPECIAL.isdisjoint(map(type, batch)):
             return None
-        encoded = encode_batch(batch)
-        if encoded is None:
+        together = encode_batch(batch)
+        if together is None:
             return None
+        encoded, data_bytes = together
         now_us = self._time_ns() // 1000
         second_us, form, loose = route.baked
         if not 0 <= now_us - second_us < 1_000_000:
@@ -125,11 +126,11 @@ class Shortcut(Envelopes):
         if key is not None:
             form, hole = loose, key_attribute(key) + b',"data":'
         before, after = (form.body % (begin + b"\n", now_us - second_us, hole)).split(b"\n")
-        each, data = len(before) + len(ends[0]) + len(after), sum(map(len, encoded))
-        if each + data > self._max_body_bytes:
+        each = len(before) + len(ends[0]) + len(after)
+        if each + data_bytes > self._max_body_bytes:
             return None  # one of them may be too large
         columns = (before, ends, after, encoded)
-        return ColumnsTicket(columns, len(batch), each * len(batch) + data, now_us), ids
+        return ColumnsTicket(columns, len(batch), each * len(batch) + data_bytes, now_us), ids
 
     def prepare_plain(
         self, channel: str, data: Any, type_name: str | None, key: str | None, callback: Callback
