@@ -30,7 +30,7 @@ from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
 from heliograph.engine.relayed import Relayed
 from heliograph.engine.schemas import Schemas
-from heliograph.engine.steps import Steps
+from heliograph.engine.steps import Steps, moves
 from heliograph.engine.watch import Watcher
 from heliograph.engine.wildcards import Wildcards
 from heliograph.errors import (
@@ -676,7 +676,8 @@ class FilesEngine:
     def load_position(self, name: str, subscription: str, number: int) -> Position | None:
         """Where to begin, for whoever takes a partition of a subscription over."""
         if not self.read_only:
-            self.steps.recover()  # a step that a dead subscriber began may have moved its position
+            place = (name, subscription, number)  # a step that a dead subscriber began may have moved its position
+            self.steps.recover(concerns=lambda record: moves(record, {place}))
         position = self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
         self.steps.loaded(name, subscription, number, position)
         return position
