@@ -726,8 +726,15 @@ class FilesEngine:
         return target, gap
 
     def head_fields(self, name: str, number: int) -> Fields:
-        """Everything a partition's head says."""
-        return self._open.use(name, number, lambda entry: entry.log.fields())
+        """Everything a partition's head says; not that of a channel that was deleted, and perhaps made again."""
+
+        def fields(entry: OpenPartition) -> Fields:
+            found = entry.log.fields()
+            if found.flags & DELETED:
+                raise ChannelGone(f"channel '{name}' was deleted")
+            return found
+
+        return self._open.use(name, number, fields)
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk in this process."""
