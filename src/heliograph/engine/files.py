@@ -729,8 +729,8 @@ class FilesEngine:
         """Everything a partition's head says; not that of a channel that was deleted, and perhaps made again."""
 
         def fields(entry: OpenPartition) -> Fields:
-            found = entry.log.fields()
-            if found.flags & DELETED:
+            found, log = entry.log.fields(), entry.log
+            if found.flags & DELETED and isinstance(log, Partition) and not log.in_place():
                 raise ChannelGone(f"channel '{name}' was deleted")
             return found
 

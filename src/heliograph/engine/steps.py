@@ -239,17 +239,16 @@ class Steps:
         _, failed = self._attempt(lambda _: True)
         return {part.channel: error for record, error in failed for part in record.parts}
 
+    @explaining("cannot look for atomic steps of dead processes")
     def _attempt(self, meant: Callable[[Path], bool]) -> tuple[int, list[tuple[Record, HeliographError]]]:
-        """Try to finish them all; how many steps were, and what stood in the way of the others."""
+        """Try to finish them all; how many were, and what stood in the way of the others."""
         done, failed = 0, []
         for path in filter(meant, self._records()):
             record = self._read(path)
             try:
                 done += self._try(path)
-            except StationClosed:
-                raise
             except HeliographError as error:
-                if record is None:
+                if record is None or isinstance(error, StationClosed):
                     raise
                 failed.append((record, error))
         return done, failed
@@ -270,7 +269,8 @@ class Steps:
 
     def _records(self) -> list[Path]:
         with contextlib.suppress(FileNotFoundError):
-            return [self._root / name for name in sorted(self._disk.listdir(self._root))]
+            names = sorted(self._disk.listdir(self._root))
+            return [self._root / name for name in names if name.endswith((".json", ".tmp"))]
         return []
 
     def _go_on(self, path: Path) -> None:
@@ -279,7 +279,7 @@ class Steps:
             return
         try:
             record = _decode(self._disk.read_file(path))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._set_aside(path, error)
             return
         if self._outdated(record):
@@ -329,7 +329,7 @@ class Steps:
 
     def _read(self, path: Path) -> Record | None:
         """A record; None if it is finished meanwhile, or no record yet."""
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return _decode(self._disk.read_file(path))
         return None
 

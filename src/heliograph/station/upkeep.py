@@ -51,6 +51,8 @@ class Upkeep:
                 logger.warning("upkeep: %s", error)
             except OSError as error:
                 logger.warning("upkeep: %s; trying again in %g s", error, INTERVAL_S)
+            except Exception:  # whatever it is: without upkeep the disk fills up
+                logger.exception("upkeep failed; trying again in %g s", INTERVAL_S)
 
     def close(self) -> None:
         """Stop after what is being done."""
