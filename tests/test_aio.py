@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph import aio
 from heliograph.aio import AsyncStation
 from heliograph.disk import Disk
+from heliograph.opening import open_linked
 from heliograph.station import open_station
 
 PATIENCE_S = 60.0
@@ -254,6 +256,133 @@ def test_a_cancelled_publish_hangs_nobody_and_its_message_is_still_counted(tmp_p
             assert stats.pending_bytes == 0
             assert stats.channels[0].published == 14
             assert not station._waiting
+
+    run(story)
+
+
+def test_an_event_loop_that_was_closed_while_it_published_leaves_the_channel_to_others(tmp_path: Path) -> None:
+    disk = GatedDisk()
+
+    async def story() -> hg.Station:
+        station = on(disk, tmp_path)
+        await station.publish("a", "first")
+        disk.shut()
+        station._tasks = [asyncio.ensure_future(station.publish("a", n)) for n in range(5)]  # type: ignore[attr-defined]
+        await eventually(disk.waiting.is_set)
+        return station.sync_station
+
+    loop = asyncio.new_event_loop()
+    station = loop.run_until_complete(story())
+    loop.close()
+    publisher = threading.Thread(target=station.publish, args=("a", "last"), daemon=True)
+    publisher.start()
+    disk.gate.set()
+    publisher.join(30)
+    assert not publisher.is_alive(), "it waits for somebody who was to lead, for ever"
+    assert {message.data for message in station.read("a")} == {"first", *range(5), "last"}
+    station.close()
+
+
+class SlowStation:
+    """Makes a station's own methods wait in their thread until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self.begun, self.go, self.ended = threading.Event(), threading.Event(), threading.Event()
+        original = getattr(owner, name)
+
+        def slow(*arguments: Any, **named: Any) -> Any:
+            self.begun.set()
+            assert self.go.wait(PATIENCE_S)
+            try:
+                return original(*arguments, **named)
+            finally:
+                self.ended.set()
+
+        monkeypatch.setattr(owner, name, slow)
+
+    async def cancel(self, task: asyncio.Task[Any]) -> None:
+        await eventually(self.begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        self.go.set()
+        await eventually(self.ended.is_set)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"),
+    [
+        ("subscribe", ("a", print), {"name": "worker"}),
+        ("subscribe", ("a", print), {"name": "worker", "queue": True}),
+        ("reply", ("a", str), {"name": "worker"}),
+        ("queue", ("a", "worker"), {}),
+    ],
+)
+def test_what_was_cancelled_while_it_began_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.publish("a", 1)
+            slow = SlowStation(monkeypatch, station.sync_station, method)
+            await slow.cancel(asyncio.ensure_future(getattr(station, method)(*arguments, **options)))
+            own = station.sync_station
+            await eventually(lambda: not own._subscriptions and not own._pulled)
+            assert not any(one.live for one in own.subscriptions("a"))
+
+    run(story)
+
+
+def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[hg.Station] = []
+
+    def keeping(**arguments: Any) -> hg.Station:
+        opened.append(open_linked(**arguments))
+        return opened[0]
+
+    monkeypatch.setattr(aio, "open_linked", keeping)
+
+    async def story() -> None:
+        slow = SlowStation(monkeypatch, aio, "open_linked")
+        opening = hg.open_async(tmp_path, name="host1")
+        await slow.cancel(asyncio.ensure_future(opening.__aenter__()))
+        await eventually(lambda: opened and opened[0].closed)
+
+    run(story)
+
+
+def test_a_read_that_is_cancelled_is_closed_by_the_thread_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.publish("a", 1)
+            pieces = station.sync_station.open_range("a", "first", None, False, None)
+            monkeypatch.setattr(station.sync_station, "open_range", lambda *_: pieces)
+            slow = SlowStation(monkeypatch, pieces, "next")
+            original, close = pieces.next, pieces.close
+
+            def next_(timeout_s: float) -> Any:
+                found = original(timeout_s)
+                done.append("read")
+                return found
+
+            def close_() -> None:
+                done.append("closed")
+                close()
+
+            monkeypatch.setattr(pieces, "next", next_)
+            monkeypatch.setattr(pieces, "close", close_)
+
+            async def read() -> None:
+                async for _ in station.read("a"):
+                    pass
+
+            await slow.cancel(asyncio.ensure_future(read()))
+            await eventually(lambda: len(done) == 2)
+            assert done == ["read", "closed"]
 
     run(story)
 

@@ -7,6 +7,7 @@ one wake-up of the loop. Everything else runs the synchronous station in a threa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
+from heliograph.delivery.attended import attended, made
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.delivery.queues.awaited import AsyncQueue
 from heliograph.errors import Busy, NotFound, StationClosed
@@ -64,7 +66,7 @@ class _Opening:
         return self._open().__await__()
 
     async def _open(self) -> AsyncStation:
-        station = await asyncio.to_thread(lambda: open_linked(**self._arguments))
+        station = await made(lambda: open_linked(**self._arguments), lambda opened: opened.close())
         return AsyncStation(station, asyncio.get_running_loop())
 
     async def __aenter__(self) -> AsyncStation:
@@ -400,7 +402,8 @@ class AsyncStation:
 
     def _resolved(self, tickets: list[Ticket]) -> None:
         """Called by the committing thread, once per commit."""
-        self._loop.call_soon_threadsafe(self._set_results, tickets)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits in it any more
+            self._loop.call_soon_threadsafe(self._set_results, tickets)
 
     def _set_results(self, tickets: list[Ticket]) -> None:
         waiting, channel = self._waiting, ""
@@ -472,7 +475,7 @@ class AsyncStation:
         max_deliveries: int | None = None,
     ) -> AsyncSubscription:
         """Subscribe; async handlers run in this event loop, plain ones in a thread. See :meth:`Station.subscribe`."""
-        subscription = await asyncio.to_thread(
+        subscription = await made(
             lambda: self.sync_station.subscribe(
                 channel,
                 handler,
@@ -493,7 +496,8 @@ class AsyncStation:
                 visibility_s=visibility_s,
                 max_in_flight=max_in_flight,
                 max_deliveries=max_deliveries,
-            )
+            ),
+            lambda begun: begun.close(),
         )
         return AsyncSubscription(subscription)
 
@@ -509,12 +513,14 @@ class AsyncStation:
         on_gap: OnGap | None = None,
     ) -> AsyncQueue:
         """Become a worker of a queue and pull its messages; see :meth:`Station.queue`."""
-        return AsyncQueue(
-            await self._call(
-                self.sync_station.queue, channel, name, start=start, visibility_s=visibility_s,
-                max_in_flight=max_in_flight, max_deliveries=max_deliveries, on_gap=on_gap,
-            )
+        queue = await made(
+            lambda: self.sync_station.queue(
+                channel, name, start=start, visibility_s=visibility_s, max_in_flight=max_in_flight,
+                max_deliveries=max_deliveries, on_gap=on_gap,
+            ),
+            lambda opened: opened.close(),
         )  # fmt: skip
+        return AsyncQueue(queue)
 
     async def queues(self, channel: str | None = None) -> list[QueueInfo]:
         """Every queue, of one channel or of all."""
@@ -548,14 +554,23 @@ class AsyncStation:
         where: Choice | None = None,
     ) -> AsyncIterator[Message]:
         """Iterate over messages; see :meth:`Station.read`."""
-        pieces = await self._call(self.sync_station.open_range, channel, start, end, follow, on_gap, partition, where)
+        pieces = await made(
+            lambda: self.sync_station.open_range(channel, start, end, follow, on_gap, partition, where),
+            lambda opened: opened.close(),
+        )
+        left = False
         try:
             while not pieces.done:
-                messages = await self._call(pieces.next, WAIT_SLICE_S)
+                try:
+                    messages = await attended(lambda: pieces.next(WAIT_SLICE_S), pieces.close)
+                except asyncio.CancelledError:
+                    left = True  # a thread may be at it still: it closes it
+                    raise
                 for message in messages:
                     yield message
         finally:
-            await self._call(pieces.close)
+            if not left:
+                await self._call(pieces.close)
 
     async def request(
         self,
@@ -592,8 +607,9 @@ class AsyncStation:
         self, channel: str, handler: Callable[[Any], Any], *, name: str | None = None, **options: Any
     ) -> AsyncSubscription:
         """Answer the requests of a channel; see :meth:`Station.reply`."""
-        subscription = await asyncio.to_thread(
-            lambda: self.sync_station.reply(channel, handler, name=name, event_loop=self._loop, **options)
+        subscription = await made(
+            lambda: self.sync_station.reply(channel, handler, name=name, event_loop=self._loop, **options),
+            lambda begun: begun.close(),
         )
         return AsyncSubscription(subscription)
 

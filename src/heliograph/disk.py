@@ -122,6 +122,10 @@ class Disk:
         if sync_names:
             self.sync_directory(Path(path).parent)
 
+    def directories(self, path: Path) -> list[str]:
+        """The names of the directories in one, in order. Others leave files there (.DS_Store)."""
+        return sorted(name for name in self.listdir(path) if os.path.isdir(path / name))
+
     def remove_tree(self, path: str | Path) -> None:
         """Remove a directory and everything in it."""
         for name in self.listdir(path):

@@ -44,6 +44,15 @@ def check_name(name: object, what: str = "channel") -> str:
     return name
 
 
+def is_name(text: str) -> bool:
+    """Whether a text could be a name: of what is found among our files, others may have put something there.
+
+    >>> is_name("sensors.kitchen"), is_name("lost+found"), is_name(".DS_Store")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
 def is_mailbox(channel: str) -> bool:
     """Whether it is a channel of replies of one process, which nobody else can make."""
     return channel.startswith(REPLY) and not channel.startswith(REPLY_TO)

@@ -202,6 +202,22 @@ def test_nothing_overtakes_what_could_not_be_delivered(opened: Opener, monkeypat
     assert data(station) == list(range(9))
 
 
+def test_nothing_overtakes_what_another_process_could_not_deliver(opened: Opener) -> None:
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    station.publish("alerts", 0)
+    station.publish("alerts", 1, delay=0)
+    before = Hands(station)
+    disk.fail("write", errno.ENOSPC, path="/alerts/")
+    before.mover.move(FAR_US)
+    assert disk.fired
+    station.publish("alerts", 2, delay=0)
+    after = Hands(station)  # a new process: it has failed at nothing
+    after.mover.take_over(FAR_US + 1_000)
+    after.mover.move(FAR_US + 1_000)
+    assert data(station) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("at_once", [2, 100])
 def test_what_failed_comes_in_the_order_it_was_due(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, at_once: int

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.admin.verify import verify
 from heliograph.engine.positions import Position
 from heliograph.engine.steps import Steps
 from tests.faults import Died, FaultyDisk
@@ -409,3 +410,54 @@ def test_a_position_that_is_saved_slowly_does_not_undo_that_of_a_step(
         quick.join()
         found = engine.positions.load("in", "bridge", 0)
         assert found is not None and found.offset == 2
+
+
+def test_a_step_that_cannot_be_finished_yet_stops_nobody_whom_it_does_not_concern(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    settings = {"segment_bytes": 4096, "retention_bytes": 4096}
+    with opened(disk=disk) as station:
+        for channel in ("a", "b"):
+            station.create_channel(channel, **settings)
+            station.publish_many(channel, ["x" * 1000] * 3)
+            station.publish_many(channel, ["x" * 1000] * 3)
+        message = next(station.read("b"))
+        for name in ("bridge", "other"):
+            station.subscribe("b", lambda _: None, name=name, start="first", paused=True).close()
+        disk.fail("fdatasync", errno.EIO, path="/a/")
+        with pytest.raises(hg.OutcomeUnknown), station.atomic() as step:
+            step.publish("a", 1)
+            step.publish("c", 2)
+            step.commit(message, "bridge")
+        assert len(records(root)) == 1
+        with station.producer("importer") as producer:
+            producer.publish("b", 1)
+        station.seek("b", "other", "new")
+        station.subscribe("b", lambda _: None, name="other").close()
+        with pytest.raises(hg.Fenced):  # it would be done twice
+            station.subscribe("b", lambda _: None, name="bridge")
+        station.seek("b", "other", "new")
+        station.forget("b", "bridge")
+        station.alter_channel("b", retention_once_read=True)
+        with pytest.raises(hg.Fenced):
+            station.trim()
+        assert station.channel("b").first > 0, "retention goes on elsewhere"
+        assert station.channel("a").first == 0, "what it may look for is not deleted"
+        assert data_of(station, "c") == []
+        verify(station, repair=True)
+        station.trim()
+        assert data_of(station, "c") == [2]
+    assert records(root) == []
+
+
+def test_a_damaged_record_is_set_aside_and_told(opened: Opener, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened() as station:
+        station.publish("a", 1)
+    (root / "atomic").mkdir(exist_ok=True)
+    (root / "atomic" / "01a1.json").write_bytes(b'{"id":"01a1","parts":[{"chan')
+    with opened() as station:
+        assert data_of(station, "a") == [1]
+        station.subscribe("a", lambda _: None, name="worker").close()
+    assert records(root) == []
+    assert (root / "quarantine" / "atomic" / "01a1.json").read_bytes().endswith(b'"chan')
+    assert "stays so" in caplog.text
+    assert "atomic-step-damaged" in (root / "audit" / "audit.jsonl").read_text()

@@ -250,7 +250,7 @@ class _Replay:
         """Finish what an interrupted run began; ids of letters whose copies it had published."""
         try:
             journal = msgspec.json.decode(self._engine.disk.read_file(self._journal), type=_Journal)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return set()
         with contextlib.suppress(NotFound):  # a killed run may have published without a word in the head
             for number in range(self._engine.describe(self._channel).partitions):

@@ -95,7 +95,7 @@ def load(source: Path, disk: Disk) -> Manifest:
         if msgspec.json.decode(data, type=_Format).format > FORMAT:
             raise UnsupportedFormat(f"{source} was written by a newer Heliograph; upgrade this one")
         manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"{source / NAME} cannot be read ({error})") from None
     for file in manifest.files:
         check_path(file.path)

@@ -134,7 +134,7 @@ def _read_station(source: Path, file: File, disk: Disk) -> StationFile:
         raise Damaged(f"{source}: {complaint}")
     try:
         return msgspec.json.decode(disk.read_file(source / file.stored)[: file.length], type=StationFile)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"{source / file.stored} cannot be read ({error})") from None
 
 

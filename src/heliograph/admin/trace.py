@@ -63,8 +63,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 def trace(station: Station, message_id: str, channel: str | None = None) -> list[Copy]:
     """Every copy of a message in the logs of a station, in the order in which they got there."""
     known = list(remembered(station))
-    names = [channel] if channel is not None else station.engine.channel_names()
-    found = [_copy(station, message, known) for message in find(station.engine, message_id, names)]
+    found = [_copy(station, message, known) for message in find(station.engine, message_id, channel)]
     return sorted(found, key=lambda copy: (copy.appended or copy.published, copy.channel))
 
 

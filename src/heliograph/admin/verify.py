@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from datetime import datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from heliograph.admin.positions import check_positions
 from heliograph.admin.queues import check_queues
 from heliograph.admin.seen import check_seen
 from heliograph.admin.types import check_types
+from heliograph.disk import explain
 from heliograph.errors import Damaged, NotFound
 from heliograph.log import inspection, lost, segments
 from heliograph.log.head import FENCED
@@ -161,11 +163,9 @@ def verify(
     meter = _Meter(progress, sum(_stored_bytes(station, name) for name in names))
     report = VerifyReport(station=station.name, path=str(station.path), repaired=repair)
     for name in names:
-        with contextlib.ExitStack() as held:
-            held.enter_context(contextlib.suppress(NotFound))  # deleted meanwhile
-            if repair:
-                held.enter_context(engine.without_upkeep())
-            report.channels.append(_Channel(station, name, meter, repair=repair).check())
+        found = _check(station, name, meter, repair=repair)
+        if found is not None:
+            report.channels.append(found)
     parts = [part for found in report.channels for part in found.partitions]
     report.ok = all(found.ok for found in report.channels)
     report.lines = sum(part.lines for part in parts)
@@ -173,6 +173,31 @@ def verify(
     report.damaged = sum(one.next - one.first for part in parts for one in part.damaged)
     report.seconds = time.monotonic() - started_s
     return report
+
+
+def _check(station: Station, name: str, meter: _Meter, *, repair: bool) -> ChannelReport | None:
+    """Check one channel, again if it was deleted and made anew meanwhile; None if it is gone."""
+    engine = station.engine
+    for _ in range(LOOKS):
+        born, report = _born(station, name), None
+        try:
+            with engine.without_upkeep() if repair else contextlib.nullcontext():
+                report = _Channel(station, name, meter, repair=repair).check()
+        except NotFound:
+            pass
+        except FileNotFoundError as error:
+            if _born(station, name) == born:
+                raise explain(error, f"cannot check channel '{name}'") from error
+        now = _born(station, name)
+        if now == born or (born is None and report is not None):  # a description that was damaged may be repaired now
+            return report
+    return None
+
+
+def _born(station: Station, name: str) -> datetime | None:
+    with contextlib.suppress(NotFound, Damaged):
+        return station.engine.birth(name)
+    return None
 
 
 def _stored_bytes(station: Station, name: str) -> int:

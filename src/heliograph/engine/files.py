@@ -30,7 +30,7 @@ from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
 from heliograph.engine.relayed import Relayed
 from heliograph.engine.schemas import Schemas
-from heliograph.engine.steps import Steps
+from heliograph.engine.steps import Steps, moves
 from heliograph.engine.watch import Watcher
 from heliograph.engine.wildcards import Wildcards
 from heliograph.errors import (
@@ -674,7 +674,8 @@ class FilesEngine:
     def load_position(self, name: str, subscription: str, number: int) -> Position | None:
         """Where to begin, for whoever takes a partition of a subscription over."""
         if not self.read_only:
-            self.steps.recover()  # a step that a dead subscriber began may have moved its position
+            place = (name, subscription, number)  # a step that a dead subscriber began may have moved its position
+            self.steps.recover(concerns=lambda record: moves(record, {place}))
         position = self.positions.load(check_name(name), check_name(subscription, "subscription"), number)
         self.steps.loaded(name, subscription, number, position)
         return position
@@ -723,8 +724,15 @@ class FilesEngine:
         return target, gap
 
     def head_fields(self, name: str, number: int) -> Fields:
-        """Everything a partition's head says."""
-        return self._open.use(name, number, lambda entry: entry.log.fields())
+        """Everything a partition's head says; not that of a channel that was deleted, and perhaps made again."""
+
+        def fields(entry: OpenPartition) -> Fields:
+            found, log = entry.log.fields(), entry.log
+            if found.flags & DELETED and isinstance(log, Partition) and not log.in_place():
+                raise ChannelGone(f"channel '{name}' was deleted")
+            return found
+
+        return self._open.use(name, number, fields)
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk in this process."""

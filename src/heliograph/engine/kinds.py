@@ -25,7 +25,7 @@ def load(directory: Path, disk: Disk) -> dict[str, Any]:
         found = msgspec.json.decode(disk.read_file(path), type=dict[str, Any])
     except FileNotFoundError:
         return {"kind": PLAIN}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"{path} cannot be read ({error}). Restore it, or forget the subscription.") from None
     return {"kind": PLAIN, **found}
 

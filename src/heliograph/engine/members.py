@@ -24,7 +24,8 @@ def live_members(directory: Path, disk: Disk) -> list[MemberInfo]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     for entry in entries:
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):  # he leaves in this moment
+        # Not if he leaves in this moment.
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             if _held(members / entry, disk):
                 found.append(_decode(disk.read_file(members / f"{entry.removesuffix(LOCK)}.json")))
     return found

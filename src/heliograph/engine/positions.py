@@ -22,6 +22,7 @@ from heliograph.engine.port import Kind, MemberInfo, Position
 from heliograph.errors import Damaged, SubscriptionBusy
 from heliograph.log import channel as channels
 from heliograph.log.locks import FileLock
+from heliograph.names import is_name
 
 _decode = msgspec.json.Decoder(Position).decode
 
@@ -55,7 +56,7 @@ class Positions:
             return _decode(self._disk.read_file(path))
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(
                 f"{path} cannot be read ({error}). Set the position with "
                 f"'helio subscriptions seek {channel} {subscription} --to …'."
@@ -111,14 +112,14 @@ class Positions:
 
     def names(self, channel: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
-            return sorted(self._disk.listdir(self._root / "subscriptions" / channel))
+            return list(filter(is_name, self._disk.directories(self._root / "subscriptions" / channel)))
         return []
 
     def all(self) -> list[tuple[str, str]]:
         """Channel and name of every subscription."""
         with contextlib.suppress(FileNotFoundError):
-            channels_with = sorted(self._disk.listdir(self._root / "subscriptions"))
-            return [(channel, name) for channel in channels_with for name in self.names(channel)]
+            channels_with = self._disk.directories(self._root / "subscriptions")
+            return [(channel, name) for channel in filter(is_name, channels_with) for name in self.names(channel)]
         return []
 
     def lease(self, channel: str, subscription: str) -> FileLock:

@@ -32,7 +32,7 @@ from heliograph.errors import Busy, NotFound, ProducerFenced
 from heliograph.log import channel as channels
 from heliograph.log.cursor import LogCursor
 from heliograph.log.locks import FileLock
-from heliograph.names import check_name
+from heliograph.names import check_name, is_name
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
@@ -123,7 +123,7 @@ class Producers:
     def epoch(self, producer: str) -> int:
         """The epoch that is valid now; 0 if nobody knows the producer."""
         with contextlib.suppress(FileNotFoundError):
-            return int.from_bytes(self._disk.read_file(self._epoch_path(producer)), sys.byteorder)
+            return int.from_bytes(self._disk.read_file(self._epoch_path(producer))[:_EPOCH_BYTES], sys.byteorder)
         return 0
 
     def last(self, channel: str, epoch: Epoch) -> int:
@@ -181,7 +181,7 @@ class Producers:
     def names(self, channel: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             names = self._disk.listdir(self._root / "channels" / check_name(channel))
-            return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+            return sorted(filter(is_name, (name.removesuffix(".json") for name in names if name.endswith(".json"))))
         return []
 
     def forget(self, channel: str, producer: str) -> None:
@@ -238,7 +238,7 @@ class Producers:
             return _decode_state(self._disk.read_file(path))
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return ProducerState()  # a checkpoint only: the log is read from its beginning
 
     def _save(self, channel: str, path: Path, state: ProducerState) -> None:

@@ -92,7 +92,7 @@ class Schemas:
         data = self._disk.read_file(path)
         try:
             found = _decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise _damaged(path, str(error)) from None
         if found.format > FORMAT:
             raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")

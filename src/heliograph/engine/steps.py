@@ -19,6 +19,7 @@ that another one has by now, and whoever is second finds it done.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ import uuid_utils
 from heliograph.disk import explain, explaining
 from heliograph.engine.port import Position
 from heliograph.engine.producers import Epoch
-from heliograph.errors import Busy, HeliographError, NotFound, OutcomeUnknown, ProducerFenced
+from heliograph.errors import Busy, HeliographError, NotFound, OutcomeUnknown, ProducerFenced, StationClosed
 from heliograph.log.cursor import LogCursor
 from heliograph.log.indexing import event_times
 from heliograph.log.locks import FileLock
@@ -40,6 +41,7 @@ from heliograph.log.tickets import Ticket
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
+logger = logging.getLogger("heliograph.engine")
 APPEND_WAIT_S = 60.0
 Place: TypeAlias = tuple[str, str, int]
 """Channel, subscription and partition: what has a position."""
@@ -86,6 +88,17 @@ class Record(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(Record).decode
+
+
+def moves(record: Record, places: Collection[Place]) -> bool:
+    """Whether a step moves one of these positions."""
+    return any(one.place in places for one in record.positions)
+
+
+def _by(record: Record, channel: str, producer: str) -> bool:
+    """Whether a step is a batch of a producer."""
+    numbered = record.numbered
+    return numbered is not None and (numbered.channel, numbered.producer) == (channel, producer)
 
 
 class Steps:
@@ -206,36 +219,69 @@ class Steps:
 
     # -- going on for a dead process ----------------------------------------------------------------------------
 
-    @explaining("cannot finish an atomic step")
-    def recover(self, meant: Callable[[Path], bool] = lambda _: True) -> int:
+    def recover(
+        self, meant: Callable[[Path], bool] = lambda _: True, concerns: Callable[[Record], bool] = lambda _: True
+    ) -> int:
         """Finish what dead processes began, or what is ``meant`` of that; how many steps.
 
-        Costs a look at a directory when there is none.
+        Costs a look at a directory when there is none. One that cannot be finished (a fenced log) is no obstacle for
+        the others, nor for whoever it does not concern.
         """
-        done = 0
-        for path in filter(meant, self._records()):
-            try:
-                lock = FileLock(path, self._disk, create=False)
-            except FileNotFoundError:
-                continue  # finished meanwhile
-            try:
-                if lock.try_exclusive() and lock.in_place():
-                    self._go_on(path)
-                    done += 1
-            finally:
-                lock.release()
+        done, failed = self._attempt(meant)
+        for record, error in failed:
+            if concerns(record):
+                raise error
+            logger.warning("the atomic step %s of a dead process cannot be finished yet: %s", record.id, error)
         return done
+
+    def unfinished(self) -> dict[str, HeliographError]:
+        """Finish what can be; the channels of what cannot, and why. Until it is, nothing may be deleted there."""
+        _, failed = self._attempt(lambda _: True)
+        return {part.channel: error for record, error in failed for part in record.parts}
+
+    @explaining("cannot look for atomic steps of dead processes")
+    def _attempt(self, meant: Callable[[Path], bool]) -> tuple[int, list[tuple[Record, HeliographError]]]:
+        """Try to finish them all; how many were, and what stood in the way of the others."""
+        done, failed = 0, []
+        for path in filter(meant, self._records()):
+            record = self._read(path)
+            try:
+                done += self._try(path)
+            except HeliographError as error:
+                if record is None or isinstance(error, StationClosed):
+                    raise
+                failed.append((record, error))
+        return done, failed
+
+    @explaining("cannot finish an atomic step")
+    def _try(self, path: Path) -> bool:
+        try:
+            lock = FileLock(path, self._disk, create=False)
+        except FileNotFoundError:
+            return False  # finished meanwhile
+        try:
+            mine = lock.try_exclusive() and lock.in_place()
+            if mine:
+                self._go_on(path)
+            return mine
+        finally:
+            lock.release()
 
     def _records(self) -> list[Path]:
         with contextlib.suppress(FileNotFoundError):
-            return [self._root / name for name in sorted(self._disk.listdir(self._root))]
+            names = sorted(self._disk.listdir(self._root))
+            return [self._root / name for name in names if name.endswith((".json", ".tmp"))]
         return []
 
     def _go_on(self, path: Path) -> None:
         if path.suffix != ".json":  # never became a step
             self._disk.unlink(path)
             return
-        record = _decode(self._disk.read_file(path))
+        try:
+            record = _decode(self._disk.read_file(path))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._set_aside(path, error)
+            return
         if self._outdated(record):
             self._withdraw(record.id)
             return
@@ -248,6 +294,17 @@ class Steps:
         self._finish(record)
         self._engine.audit.write("atomic-step-finished", step=record.id)
 
+    def _set_aside(self, path: Path, error: Exception) -> None:
+        """A record that nobody can read will never be carried out: say so, and keep nobody from working."""
+        aside = self._engine.root / "quarantine" / "atomic" / path.name
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        self._disk.rename(path, aside)
+        self._disk.sync_directory(self._root)
+        logger.error(
+            "%s is damaged (%s): what this atomic step left undone stays so. It is in %s now", path, error, aside
+        )
+        self._engine.audit.write("atomic-step-damaged", step=path.stem, why=str(error), quarantined=str(aside))
+
     def _outdated(self, record: Record) -> bool:
         """Whether its producer was replaced before it began: then its numbers are given to others by now."""
         numbered = record.numbered
@@ -259,21 +316,20 @@ class Steps:
         """Whoever replaces a producer waits for the step that the other one, still alive, is taking."""
         clock, timeout_s = self._engine.clock, self._engine.config.publishing.busy_timeout_s
         until = clock.monotonic() + timeout_s
-        self.recover()
+        self.recover(concerns=lambda record: _by(record, channel, producer))
         while any(self._is_by(path, channel, producer) for path in self._records()):
             if clock.monotonic() > until:
                 raise Busy(f"producer '{producer}' has been in the middle of an atomic step for {timeout_s:g} s")
             clock.sleep(0.01)
-            self.recover()
+            self.recover(concerns=lambda record: _by(record, channel, producer))
 
     def _is_by(self, path: Path, channel: str, producer: str) -> bool:
         record = self._read(path)
-        numbered = record.numbered if record is not None else None
-        return numbered is not None and (numbered.channel, numbered.producer) == (channel, producer)
+        return record is not None and _by(record, channel, producer)
 
     def _read(self, path: Path) -> Record | None:
         """A record; None if it is finished meanwhile, or no record yet."""
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return _decode(self._disk.read_file(path))
         return None
 
@@ -315,7 +371,7 @@ class Steps:
 
     def _moves(self, path: Path, places: Collection[Place]) -> bool:
         record = self._read(path)
-        return record is not None and any(one.place in places for one in record.positions)
+        return record is not None and moves(record, places)
 
     def done(self, channel: str, subscription: str, partition: int, position: Position) -> bool:
         """Whether a subscription is at a position already, or beyond: a message that was done comes again."""

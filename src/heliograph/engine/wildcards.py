@@ -19,6 +19,7 @@ from heliograph.disk import Disk, explain
 from heliograph.engine.positions import taken
 from heliograph.errors import Damaged, InvalidName, SubscriptionBusy
 from heliograph.log.locks import FileLock
+from heliograph.names import is_name
 from heliograph.patterns import Pattern
 
 
@@ -45,7 +46,7 @@ class Wildcards:
             return _decode(self._disk.read_file(path))
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} cannot be read ({error}). Remove it and subscribe again.") from None
 
     def save(self, name: str, wildcard: Wildcard) -> None:
@@ -64,7 +65,7 @@ class Wildcards:
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             entries = sorted(self._disk.listdir(self._directory))
-            return [entry.removesuffix(".json") for entry in entries if entry.endswith(".json")]
+            return [name for entry in entries if is_name(name := entry.removesuffix(".json")) and name != entry]
         return []
 
     def live(self, name: str) -> bool:

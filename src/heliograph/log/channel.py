@@ -26,6 +26,7 @@ from heliograph.errors import ConfigError, Damaged, NotFound, UnsupportedFormat
 from heliograph.limits import PARTITIONS_MAX
 from heliograph.log.head import Fields, Head
 from heliograph.log.segments import path_of
+from heliograph.names import is_name
 
 FORMAT: Final = 1
 NEW: Final = ".new-"  # names what is being built aside
@@ -82,7 +83,7 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
         raise no_channel(root, name) from None
     except OSError as error:
         raise explain(error, f"cannot read {path}") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(
             f"{path} cannot be read ({error}). Restore it from a backup, or run 'helio verify --repair'."
         ) from None
@@ -101,8 +102,9 @@ def save(root: Path, file: ChannelFile, disk: Disk) -> None:
 
 
 def names(root: Path, disk: Disk) -> list[str]:
+    """What is there, whether it is whole or not; not what others have put among it (lost+found, a file)."""
     try:
-        return sorted(name for name in disk.listdir(root / "channels") if not name.startswith("."))
+        return [name for name in disk.directories(root / "channels") if is_name(name)]
     except FileNotFoundError:
         return []
 

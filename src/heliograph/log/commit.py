@@ -11,6 +11,7 @@ for a timer, and a single publisher never changes threads::
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,7 @@ from heliograph.log.lines import Form
 from heliograph.log.partition import Partition
 from heliograph.log.tickets import ColumnsTicket, OneTicket, Ticket
 
+logger = logging.getLogger("heliograph.engine")
 _NOBODY = Ticket((), (), 0)
 """Stands for whoever led without a ticket."""
 
@@ -185,8 +187,10 @@ class GroupCommit:
                 self._take(group)
                 error = self._carry_out(group)
             finally:  # whatever interrupts the leader, somebody leads on and nobody waits for ever
-                self._resolve(group, error, own)
-                leading = self._hand_over(group, own)
+                try:
+                    self._resolve(group, error, own)
+                finally:
+                    leading = self._hand_over(group, own)
 
     def _resolve(self, group: list[Ticket], error: BaseException | None, own: Ticket | None) -> None:
         """Tell everybody. Tickets of one event loop share their callback: it is called once, with all of them."""
@@ -201,7 +205,10 @@ class GroupCommit:
         if waiting:
             Ticket.wake(waiting, error, own if own in waiting else None)
         for callback, tickets in calls.items():
-            callback(tickets)
+            try:
+                callback(tickets)
+            except Exception:  # who cannot be told must not keep the others from it
+                logger.exception("%d publishers cannot be told what became of their messages", len(tickets))
 
     def _hand_over(self, group: Sequence[Ticket], own: Ticket | None) -> bool:
         """Whether the present leader has to lead once more."""

@@ -39,7 +39,7 @@ def load_state(directory: Path, incarnation: str, end: int, disk: Disk) -> State
 
 
 def load(directory: Path, disk: Disk) -> State:
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(disk.read_file(directory / STATE), type=State)
     return State()
 

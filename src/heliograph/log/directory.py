@@ -126,7 +126,7 @@ class DataDirectory:
             station = _decode(self._disk.read_file(path))
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup.") from None
         if station.format > FORMAT:
             raise UnsupportedFormat(
@@ -271,10 +271,7 @@ class DataDirectory:
 
     def _renew_all(self, why: str) -> None:
         for name in channel.names(self.root, self._disk):
-            try:
-                self._renew(name, why)
-            except Damaged as error:  # the station must open, or it could not be repaired
-                self._audit.write("damage", channel=name, why=str(error))
+            self._renew(name, why)
 
     def _renew_copied(self) -> None:
         """A restored directory may have got the inode of the one before it; its heads then tell."""
@@ -283,7 +280,11 @@ class DataDirectory:
                 self._renew(name, "the channel was copied or restored")
 
     def _renew(self, name: str, why: str) -> None:
-        file = channel.load(self.root, name, self._disk)
+        try:
+            file = channel.load(self.root, name, self._disk)
+        except (Damaged, NotFound) as error:  # the station must open, or it could not be repaired, which renews it
+            self._audit.write("damage", channel=name, why=str(error))
+            return
         fresh = msgspec.structs.replace(file, incarnation=channel.new_incarnation())
         channel.save(self.root, fresh, self._disk)
         self._audit.write("incarnation", channel=name, before=file.incarnation, after=fresh.incarnation, why=why)
@@ -291,7 +292,7 @@ class DataDirectory:
     def _sweep(self) -> None:
         """Remove what a crash left half made or half removed."""
         with contextlib.suppress(FileNotFoundError):
-            for entry in self._disk.listdir(self.root / "trash"):
+            for entry in self._disk.directories(self.root / "trash"):
                 self._disk.remove_tree(self.root / "trash" / entry)
         for place in [self.root / "channels", *(self.root / "channels" / name for name in self._names())]:
             for entry in self._disk.listdir(place):
@@ -300,9 +301,13 @@ class DataDirectory:
         self._sweep_orphans()
 
     def _sweep_orphans(self) -> None:
-        """What belongs to channels whose deletion was killed in the middle: a new one begins without."""
+        """What belongs to channels whose deletion was killed in the middle: a new one begins without.
+
+        Where there is no channel at all, they may lie on a disk that is not mounted yet: positions and producers, which
+        nothing but these files knows, then stay, and are recognised as those of another life if it was a deletion.
+        """
         known = set(self._names())
-        for folder in (self.root / "subscriptions", self.root / "producers" / "channels"):
+        for folder in (self.root / "subscriptions", self.root / "producers" / "channels") if known else ():
             with contextlib.suppress(FileNotFoundError):
                 for entry in self._disk.listdir(folder):
                     if entry not in known and os.path.isdir(folder / entry):

@@ -58,7 +58,7 @@ def _read(path: Path, base: int, disk: Disk) -> list[Range]:
         found = _decode(disk.read_file(path))
     except FileNotFoundError:
         return []
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"{path} cannot be read ({error}); 'helio verify --repair' sets it aside") from None
     if found != united(found) or (found and found[0][0] < base):
         raise Damaged(f"{path} holds no ranges of its segment; 'helio verify --repair' sets it aside")

@@ -45,7 +45,7 @@ def finish(place: indexing.Place, disk: Disk) -> bool:
         intent = msgspec.json.decode(disk.read_file(path), type=Intent)
     except FileNotFoundError:
         return False
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         intent = Intent([])  # replace_file is atomic: this is not ours
     known = segments.bases(place.directory, disk)
     by_segment: dict[int, list[int]] = {}

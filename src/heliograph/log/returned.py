@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 def load(directory: Path) -> frozenset[str]:
     """The incarnations; hardly ever any."""
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return frozenset(_decode(SYSTEM_DISK.read_file(directory / FILE)))
     return frozenset()
 

@@ -100,7 +100,7 @@ class Dispatcher:
                 self._lease.note(f"process {os.getpid()}")
                 self._engine.watch(self._directory / NEWS, self._bell.set)
                 # Whoever led before died or left: the time it noted may be that of another clock.
-                self._mover.resume(self._engine.clock.time_ns() // 1000, everything=True)
+                self._mover.take_over(self._engine.clock.time_ns() // 1000)
                 self._leading = True
         return self._leading
 

@@ -76,6 +76,11 @@ class Mover:
         for record in self._waiting.on_their_way(EVER_US if everything else now_us):
             self._look(record, None, now_us)
 
+    def take_over(self, now_us: int) -> None:
+        """Whoever moved messages before died or left: what it failed to move goes first, which only it knew."""
+        self.resume(now_us, everything=True)
+        self._waiting.try_again()
+
     # -- there ------------------------------------------------------------------------------------------------------
 
     def _record_of(self, channel: str) -> Record:

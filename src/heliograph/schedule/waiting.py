@@ -207,6 +207,12 @@ class Waiting:
             names = dict.fromkeys(row.channel for row in (*rows, *back))
             connection.executemany("DELETE FROM moving WHERE channel = ?", [(name,) for name in names])
 
+    def try_again(self) -> None:
+        """What failed, and what waits behind it, is due when it was asked for, not when somebody meant to try next."""
+        if self.failed():  # asking locks nobody out
+            with self._database.writing() as connection:
+                connection.execute("UPDATE waiting SET due_us = asked_us WHERE error <> '' AND moving = 0")
+
     def forget_record(self, channel: str) -> None:
         """Nothing is on its way to this channel."""
         with self._database.writing() as connection:

@@ -223,7 +223,7 @@ def load(root: Path, query: str) -> Record | None:
         return _decode(SYSTEM_DISK.read_file(root / FOLDER / f"{query}.json"))
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(
             f"{root / FOLDER / query}.json cannot be read ({error}): it says which batch of the query is published. "
             "Remove it only if the query begins anew, with another checkpoint."

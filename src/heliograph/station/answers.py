@@ -95,7 +95,7 @@ class Answers:
                 envelope.get("replyto"), str(envelope.get("id")), envelope.get("correlationid"), envelope.get("origin")
             )
             self.send(asker, Draft(data=told, type=ERROR_TYPE))
-        except (HeliographError, msgspec.MsgspecError) as error:
+        except (HeliographError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             logger.error("an error could not be told to whoever asked: %s", error)
 
 

@@ -42,7 +42,7 @@ def save(root: Path, channel: str, archived: Archived) -> None:
 
 def load(root: Path, channel: str) -> Archived | None:
     """What is known of a channel; None if it was never archived."""
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return _decode(SYSTEM_DISK.read_file(root / DIRECTORY / f"{channel}.json"))
     return None
 

@@ -142,7 +142,7 @@ def load(root: Path, disk: Disk) -> list[LinkInfo]:
     directory = root / DIRECTORY
     try:
         state = _decode(disk.read_file(directory / STATE_FILE))
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return []
     if not running(root, disk):
         return [
@@ -156,7 +156,7 @@ def certificates(root: Path, disk: Disk, now: datetime) -> list[LifetimeInfo]:
     """The TLS files of whoever runs the links, or ran them last, and how long they are good from now on."""
     try:
         state = _decode(disk.read_file(root / DIRECTORY / STATE_FILE))
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return []
     found = []
     for one in state.certificates:
@@ -204,7 +204,7 @@ def _waited_for(engine: FilesEngine) -> Configured:
     own = configured(engine.config)
     try:
         noted = _configured(engine.disk.read_file(engine.root / DIRECTORY / CONFIGURED_FILE))
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return own
     if running(engine.root, engine.disk):
         return noted
@@ -250,7 +250,7 @@ def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tup
     """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last."""
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
             kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
             if kind == "hub":
                 yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()

@@ -10,6 +10,7 @@ from heliograph.engine.files import FilesEngine
 from heliograph.errors import NotFound
 from heliograph.log import segments
 from heliograph.log.census import Census
+from heliograph.log.channel import no_channel
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, REPLY, check_name
 from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, PartitionStats, SubscriptionInfo
@@ -55,7 +56,10 @@ class Observer:
         engine.drop_closed(name, number)  # or who only looks would see the channel that was there before this one
         fields = engine.head_fields(name, number)
         directory = self._directory(name, number)
-        bases = segments.bases(directory, engine.disk)
+        try:
+            bases = segments.bases(directory, engine.disk)
+        except FileNotFoundError:  # deleted in this moment
+            raise no_channel(engine.root, name) from None
         return PartitionStats(
             partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
             bytes=sum([segments.stored_bytes(directory, base, engine.disk) for base in bases]), segments=len(bases),
@@ -86,10 +90,12 @@ class Observer:
 
     def _waiting_in(self, channel: str) -> int:
         """Letters that are left: what was replayed or purged has left blank lines."""
-        return sum([
-            self._census.messages(self._directory(channel, number), self._engine.head_fields(channel, number))
-            for number in range(self._engine.describe(channel).partitions)
-        ])  # fmt: skip
+        with contextlib.suppress(NotFound, FileNotFoundError):  # deleted in this moment
+            return sum([
+                self._census.messages(self._directory(channel, number), self._engine.head_fields(channel, number))
+                for number in range(self._engine.describe(channel).partitions)
+            ])  # fmt: skip
+        return 0
 
     def _directory(self, channel: str, number: int) -> Path:
         return self._engine.directory.place(channel, number, self._engine.name).directory

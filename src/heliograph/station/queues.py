@@ -279,7 +279,9 @@ class Queues:
         if queue is None or one.partition not in queue.frontiers:
             return one
         lag, floor = queue.lag(one.partition), queue.floors.get(one.partition, one.offset)
-        age_s = self._age_s(one.channel, one.partition, floor) if lag else 0.0
+        age_s = None
+        with contextlib.suppress(NotFound):  # deleted in this moment
+            age_s = self._age_s(one.channel, one.partition, floor) if lag else 0.0
         return msgspec.structs.replace(one, lag=lag, lag_s=age_s)
 
     def info(self, channel: str, name: str, leases: int = LEASES_SHOWN) -> QueueInfo:

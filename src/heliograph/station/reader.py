@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch
+from heliograph.errors import NotFound
 from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log.cursor import LogCut
@@ -103,22 +105,37 @@ def message_at(engine: FilesEngine, channel: str, partition: int, offset: int) -
     return next(iter(MessageRange(engine, channel, partition, offset, offset + 1, None)), None)
 
 
-def find(engine: FilesEngine, message_id: str, channels: list[str]) -> Iterator[Message]:
-    """Messages by their id, one of each partition that has it.
+def find(engine: FilesEngine, message_id: str, channel: str | None = None) -> Iterator[Message]:
+    """Messages by their id, one of each partition that has it, of one channel or of all.
 
     A UUIDv7 says when it was made: around that time first, then everywhere.
     """
-    places = [(name, number) for name in channels for number in range(engine.describe(name).partitions)]
-    for name, number in places:
-        engine.settle(name, number)
+    places = _places(engine, channel)
     made_us = id_time_us(message_id)
     for moment_us in (made_us, None) if made_us is not None else (None,):
         found = False
         for name, number in places:
-            offset = engine.find_id(name, number, message_id, moment_us)
-            message = None if offset is None else message_at(engine, name, number, offset)
+            message = None
+            with _unless_gone(channel):
+                offset = engine.find_id(name, number, message_id, moment_us)
+                message = None if offset is None else message_at(engine, name, number, offset)
             if message is not None:
                 found = True
                 yield message
         if found:
             return
+
+
+def _places(engine: FilesEngine, channel: str | None) -> list[tuple[str, int]]:
+    places: list[tuple[str, int]] = []
+    for name in engine.channel_names() if channel is None else [channel]:
+        with _unless_gone(channel):
+            for number in range(engine.describe(name).partitions):
+                engine.settle(name, number)
+                places.append((name, number))
+    return places
+
+
+def _unless_gone(channel: str | None) -> contextlib.AbstractContextManager[None]:
+    """Of all channels those may go that are deleted meanwhile, as those of replies often are; not one that is named."""
+    return contextlib.suppress(*(NotFound, FileNotFoundError) if channel is None else ())

@@ -540,8 +540,7 @@ class Station:
     @explaining("cannot look a message up")
     def get(self, id: str, channel: str | None = None) -> Message | None:
         """Look a message up by its id, in one channel or all. Its UUIDv7 says when, so little is searched."""
-        names = [check_name(channel)] if channel is not None else self.engine.channel_names()
-        return next(find(self.engine, id, names), None)
+        return next(find(self.engine, id, None if channel is None else check_name(channel)), None)
 
     @explaining("cannot redact")
     def redact(self, id: str, *, channel: str | None = None, reason: str = "") -> Receipt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
@@ -24,13 +24,24 @@ logger = logging.getLogger("heliograph.upkeep")
 
 
 class Tidying:
-    """One round, and its numbers. ``asked``: somebody waits for it, so everything is worth it."""
+    """One round, and its numbers. ``asked``: somebody waits for it, so everything is worth it.
 
-    def __init__(self, engine: FilesEngine, *, asked: bool, going: Callable[[], bool]) -> None:
+    ``spared`` are channels that are left as they are, and why: an atomic step is not finished there.
+    """
+
+    def __init__(
+        self,
+        engine: FilesEngine,
+        spared: Mapping[str, HeliographError],
+        *,
+        asked: bool,
+        going: Callable[[], bool],
+    ) -> None:
         self.trimmed_messages = 0
         self.trimmed_unread = 0
         self.compacted = Compacted()
         self._engine = engine
+        self._spared = spared
         self._asked = asked
         self._going = going
 
@@ -64,6 +75,8 @@ class Tidying:
         compacts = compaction.wanted(self._engine, file)
         if not (rules.bytes_max or rules.age_us or rules.once_read or settings.compress or compacts or ages):
             return []
+        if name in self._spared:
+            raise self._spared[name]
         done: list[Trimmed] = []
 
         def tidy(partition: Partition) -> None:

@@ -51,6 +51,8 @@ class Upkeep:
                 logger.warning("upkeep: %s", error)
             except OSError as error:
                 logger.warning("upkeep: %s; trying again in %g s", error, INTERVAL_S)
+            except Exception:  # whatever it is: without upkeep the disk fills up
+                logger.exception("upkeep failed; trying again in %g s", INTERVAL_S)
 
     def close(self) -> None:
         """Stop after what is being done."""
@@ -67,15 +69,14 @@ class Upkeep:
                 if only is None and not asked:
                     return []
                 lease.exclusive(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
-            self._engine.steps.recover()
-            return self._tidying(only, asked=asked)
+            return self._tidying(only, self._engine.steps.unfinished(), asked=asked)
         finally:
             lease.release()
 
-    def _tidying(self, only: str | None, *, asked: bool) -> list[Trimmed]:
+    def _tidying(self, only: str | None, spared: dict[str, HeliographError], *, asked: bool) -> list[Trimmed]:
         from heliograph.station.tidying import Tidying
 
-        tidying = Tidying(self._engine, asked=asked, going=lambda: not self._stop.is_set())
+        tidying = Tidying(self._engine, spared, asked=asked, going=lambda: not self._stop.is_set())
         try:
             return tidying.all() if only is None else tidying.these([only])
         finally:
