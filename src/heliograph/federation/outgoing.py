@@ -339,6 +339,12 @@ class Sender:
         found = list(self._lags.values())
         return sum([lag.messages for lag in found]), max([lag.seconds(now) for lag in found], default=0.0)
 
+    def waiting(self) -> list[str]:
+        """Channels that are to be sent and do not flow; ``lag`` does not count them."""
+        sending = self._sending
+        found = {*self._session.denied, *sending.parked, *sending.channels, *self._opening, *self.crowded}
+        return sorted(found - self._lags.keys())
+
     def flying(self) -> int:
         """Bytes that are sent and not acknowledged."""
         return sum([self._sending.flying(stream) for stream in self._outlets])

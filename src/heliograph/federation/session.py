@@ -85,7 +85,7 @@ class Session:
         self._relay = Names()
         self._wants = ours.wants
         self._wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
-        self._denied: dict[str, str] = {}  # what of it is not allowed, and why
+        self.denied: dict[str, str] = {}  # what of it is not allowed, and why
         self._unserved: dict[str, str] = {}  # what this side wants and does not get, and why
         self._accepted = self._welcomed = self.closed = False
         self._began = clock()
@@ -201,7 +201,7 @@ class Session:
         if self.established:
             self._say_welcome()
         found = self.receiving.allow(rules)
-        denied, self._denied = self._denied, {}
+        denied, self.denied = self.denied, {}
         for wanted in [wanted for wanted in denied if not rules.subscribing(wanted)]:
             self._say(frames.Unpark(channel=wanted), b"")
         for one, _ in self._wanted:
@@ -227,7 +227,7 @@ class Session:
 
     def parked(self) -> dict[str, str]:
         """What stands still now, whichever side does not allow it, and why."""
-        return {**self._denied, **self.receiving.parked, **self._unserved, **self.sending.parked}
+        return {**self.denied, **self.receiving.parked, **self._unserved, **self.sending.parked}
 
     def relays(self, origin: str) -> bool:
         """Whether the other side takes messages of an origin from here: our own, and what it allows us to relay."""
@@ -339,7 +339,7 @@ class Session:
 
     def _on_want(self, said: frames.Want) -> list[Event]:
         self._wanted = []
-        self._denied = {}
+        self.denied = {}
         found: list[Event] = []
         for one in said.subscribe:
             found += self._check(one.channels)
@@ -374,9 +374,9 @@ class Session:
     def _check(self, wanted: str) -> list[Event]:
         """Deny what is wanted and not allowed."""
         reason = self._rules.subscribing(wanted)
-        if not reason or wanted in self._denied:
+        if not reason or wanted in self.denied:
             return []
-        self._denied[wanted] = reason
+        self.denied[wanted] = reason
         self._say(frames.Park(channel=wanted, reason=reason[:LINK_TEXT_CHARS_MAX]), b"")
         return [Denied(channel=wanted, reason=reason)]
 

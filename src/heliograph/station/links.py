@@ -82,6 +82,8 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages the other side refused since then; they are among the dead letters."""
     parked: dict[str, str] = {}
     """Channels that stand still, and why."""
+    waiting: list[str] = []
+    """Channels that are to be sent and do not flow: they are parked, or one of the sides looks what it has of them."""
     certificate_days_left: float | None = None
     """Of the other side's certificate."""
     error: str = ""
