@@ -78,7 +78,7 @@ class Session:
 
     def __init__(self, ours: Ours, rules: Rules, *, clock: Callable[[], float]) -> None:
         self._ours = ours
-        self._rules = rules
+        self._rules = self._told = rules
         self._clock = clock
         self._out: list[Frame] = []
         self._push = Names(ours.push, ours.keep)
@@ -101,17 +101,11 @@ class Session:
         self._handlers = self._table()
         self._say(
             frames.Hello(
-                protocol=ours.protocol,
-                name=ours.name,
-                station=ours.station,
-                instance=ours.instance,
-                software=ours.software,
-                frame=self._frame_bytes,
-                zstd=ours.zstd,
-                ephemeral=ours.ephemeral,
+                protocol=ours.protocol, name=ours.name, station=ours.station, instance=ours.instance,
+                software=ours.software, frame=self._frame_bytes, zstd=ours.zstd, ephemeral=ours.ephemeral,
             ),
             b"",
-        )
+        )  # fmt: skip
 
     # -- for whoever has the socket -------------------------------------------------------------------------
 
@@ -163,7 +157,7 @@ class Session:
         return self._established_now()
 
     def _say_welcome(self) -> None:
-        rules = self._rules
+        rules = self._told = self._rules
         said = frames.Welcome(
             protocol=self.protocol, publish=list(rules.publish.texts[:LINK_PATTERNS_MAX]),
             subscribe=list(rules.subscribe.texts[:LINK_PATTERNS_MAX]),
@@ -333,6 +327,8 @@ class Session:
     def _established_now(self) -> list[Event]:
         if not self.established or self.welcome is None:
             return []
+        if self._told is not self._rules:  # it was welcomed, and could not be told of others yet
+            self._say_welcome()
         if self._wants:
             self._say(frames.Want(subscribe=list(self._wants)), b"")
         return [Established(welcome=self.welcome)]
