@@ -53,6 +53,7 @@ class Sender:
         self._lags: dict[str, Lag] = {}
         self._opening: set[str] = set()
         self._gone: set[str] = set()  # channels that were not there when they were to be opened
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # what was known of a channel is written down
         self._opens = asyncio.Semaphore(OPENS_MAX)
         self._reads = 0
         self._keeping: dict[int, deque[events.Acked]] = {}  # acknowledgements behind one that refused something
@@ -83,6 +84,8 @@ class Sender:
                 start = self._session.offers(channel)
                 if start is None or self._line.over.is_set():
                     return
+                if channel in self._leaving:  # it would write over what is remembered from now on
+                    await asyncio.wait([self._leaving.pop(channel)])
                 outlet = Outlet(self._line.shared.station, self._directory, self._line.session_peer, channel)
                 partitions, ends = await self._prepare(outlet, start)
                 if self._line.over.is_set() or self._session.offers(channel) is None:
@@ -316,7 +319,7 @@ class Sender:
     def _drop(self, outlet: Outlet) -> None:
         if self._lags.pop(outlet.channel, None) is not None:
             self._news.unwatch(outlet.channel, outlet.read_ahead)
-        self._line.spawn(self._put_away(outlet))
+        self._leaving[outlet.channel] = self._line.spawn(self._put_away(outlet))
 
     async def _put_away(self, outlet: Outlet) -> None:
         with contextlib.suppress(HeliographError, OSError):
