@@ -204,6 +204,7 @@ class Conversation(picows.WSListener):
                 self.spawn(self._look())
                 self._loop.call_soon(self._tick)  # from now on hearts beat
             case events.Wanting():
+                self._owner.wanting(self)
                 self.spawn(self._look())
             case events.Unparked():
                 self.alarms.calm()

@@ -174,6 +174,9 @@ class Link:
         """The hub changed its rules: it may give, or take, what it refused."""
         self._sync.begin(conversation, self.rules.sync)
 
+    def wanting(self, conversation: Conversation) -> None:
+        """What a hub is sent says the configuration."""
+
     def called(self, conversation: Conversation, event: Called) -> None:
         """A hub has nothing to ask for."""
         conversation.session.calls.fail(event.call, "NotFound", f"there is no request {event.name!r} here")

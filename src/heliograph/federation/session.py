@@ -84,7 +84,7 @@ class Session:
         self._push = Names(ours.push, ours.keep)
         self._relay = Names()
         self._wants = ours.wants
-        self._wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
+        self.wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
         self.denied: dict[str, str] = {}  # what of it is not allowed, and why
         self._unserved: dict[str, str] = {}  # what this side wants and does not get, and why
         self._accepted = self._welcomed = self.closed = False
@@ -198,7 +198,7 @@ class Session:
         denied, self.denied = self.denied, {}
         for wanted in [wanted for wanted in denied if not rules.subscribing(wanted)]:
             self._say(frames.Unpark(channel=wanted), b"")
-        for one, _ in self._wanted:
+        for one, _ in self.wanted:
             found += self._check(one.channels)
         self._let_go("not allowed any more, or not wanted")
         return [*found, Wanting()]
@@ -214,7 +214,7 @@ class Session:
         """Where a stream of this channel begins for a new peer; None if it is not to be sent at all."""
         if channel in self._push:
             return self._ours.push_start
-        for one, meant in self._wanted:
+        for one, meant in self.wanted:
             if channel in meant and not self._rules.subscribing(channel):
                 return one.start
         return None
@@ -334,13 +334,13 @@ class Session:
         return [Established(welcome=self.welcome)]
 
     def _on_want(self, said: frames.Want) -> list[Event]:
-        self._wanted = []
+        self.wanted = []
         self.denied = {}
         found: list[Event] = []
         for one in said.subscribe:
             found += self._check(one.channels)
             with contextlib.suppress(InvalidName):  # such a one is denied above
-                self._wanted.append((one, Names([one.channels])))
+                self.wanted.append((one, Names([one.channels])))
         self._let_go("not wanted any more")
         return [*found, Wanting()]
 
