@@ -55,5 +55,5 @@ def addressee_of(line: bytes) -> Addressee:
     """
     try:
         return Addressee.read(_brief.decode(line).redrivefor)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return EVERYBODY

@@ -232,7 +232,7 @@ def decode_lines(
     before = _decoding.set(Lines(data, first, partition, numbered))
     try:
         messages: list[Message] = decoder.decode_lines(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     finally:
         _decoding.reset(before)
@@ -248,7 +248,7 @@ def decode_lines(
             _decode_payloads(messages, payload_decoder)
         if set(map(_get_bytes, messages)) != {None}:
             deque(map(_take_bytes, messages), maxlen=0)
-    except (InvalidMessage, msgspec.MsgspecError):
+    except (InvalidMessage, msgspec.MsgspecError, RecursionError):
         return None
     return messages
 
@@ -270,6 +270,13 @@ def _decode_payloads(messages: list[Message], payload_decoder: PayloadDecoder) -
 
 def decode_line(line: bytes, offset: int, partition: int, payload_decoder: PayloadDecoder | None) -> Message:
     """Decode one line. Raises InvalidMessage if its payload does not fit, msgspec.MsgspecError if it is no envelope."""
+    try:
+        return _decode_line(line, offset, partition, payload_decoder)
+    except RecursionError:  # how deep is too deep says the stack of whoever reads
+        raise msgspec.DecodeError("it is nested too deeply") from None
+
+
+def _decode_line(line: bytes, offset: int, partition: int, payload_decoder: PayloadDecoder | None) -> Message:
     message: Message = (_decoder if payload_decoder is None else _undecoded).decode(line)
     _set_offset(message, offset)
     _set_lines(message, Lines(line, offset, partition, {offset: line}))

@@ -112,8 +112,8 @@ def test_the_lag_of_what_is_not_up_is_counted_in_the_log(
     assert hub["lag_messages"] == 3
     assert hub["lag_s"] > 0
     assert other["lag_messages"] == 99, "what is up knows best"
-    write_state(data, link("hub", lag_messages=5, parked={"alerts": "not allowed", "elsewhere": "not allowed"}))
-    assert json.loads(helio("links", "--json").stdout)["links"][0]["lag_messages"] == 8, "what is parked waits, too"
+    write_state(data, link("hub", lag_messages=5, waiting=["alerts", "elsewhere"]))
+    assert json.loads(helio("links", "--json").stdout)["links"][0]["lag_messages"] == 8, "what does not flow waits, too"
     write_state(data, link("hub", state="waiting"))
     acknowledged(station, "hub", "alerts", {0: 10})
     assert json.loads(helio("links", "--json").stdout)["links"][0]["lag_messages"] == 0

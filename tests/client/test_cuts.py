@@ -13,6 +13,8 @@ import pytest
 
 import heliograph as hg
 from heliograph.federation.counter import Counter
+from heliograph.federation.errands import Receive, Received
+from heliograph.federation.pulling import Pulling
 from tests.client.conftest import TOOL, Hub
 from tests.federation.chaos import Proxy
 from tests.federation.stations import audited, check_log, payloads, wait_for
@@ -264,6 +266,29 @@ def test_a_hub_that_loses_every_connection_is_not_asked_for_ever(hub: Hub, mute:
             assert mute[0] == 40
         mute[0] = 0
         assert client.channels() == ["alerts"]
+
+
+def test_nor_is_its_queue(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [0]
+    receive = Pulling.receive
+
+    async def silent(self: Pulling, ask: Receive) -> tuple[Received, bytes]:
+        lost[0] += 1
+        if lost[0] > 40:
+            return await receive(self, ask)
+        self._conversation.drop("cut by the test")
+        raise hg.StationClosed("the connection is over")
+
+    with hub.open("hub") as station, hub.connect() as client, client.queue("alerts", "jobs") as queue:
+        station.publish("alerts", 1)
+        monkeypatch.setattr(Pulling, "receive", silent)
+        for wait_s in (0, 20):
+            lost[0] = 0
+            with pytest.raises(hg.Unreachable, match="lost 20 times before the hub answered"):
+                queue.receive(wait_s=wait_s)
+            assert lost[0] == 20
+        lost[0] = 40
+        assert [job.message.data for job in queue.receive(wait_s=20)] == [1]
 
 
 def test_nor_longer_than_it_would_have_for_its_answer(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.delivery.queues import Queue
 from tests.client.conftest import TOOL, Hub
 from tests.client.processes import WorkerProcess
 from tests.federation.chaos import Proxy
@@ -253,3 +254,43 @@ def test_a_waiting_receive_holds_up_nothing(hub: Hub) -> None:
         station.publish("alerts", "x")
         waiting.join(30)
         got[0].ack()
+
+
+def test_whoever_waits_for_messages_of_a_queue_that_is_closed_hears_of_it(hub: Hub) -> None:
+    with hub.open("hub") as station, hub.connect() as client:
+        station.create_channel("alerts")
+        queue = client.queue("alerts", "jobs")
+        ended: list[object] = []
+
+        def receive() -> None:
+            try:
+                ended.append(queue.receive(wait_s=3600))
+            except hg.HeliographError as error:
+                ended.append(error)
+
+        waiting = threading.Thread(target=receive, daemon=True)
+        waiting.start()
+        time.sleep(0.3)
+        queue.close()
+        waiting.join(10)
+        assert [str(error) for error in ended] == ["queue 'jobs' of 'alerts' was closed"]
+        assert isinstance(ended[0], hg.StationClosed)
+
+
+def test_what_the_hub_could_not_settle_may_be_settled_later(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    ack, full = Queue.ack, [True]
+
+    def acknowledge(self: Queue, jobs: Any) -> None:
+        if full.pop():
+            raise hg.DiskFull("the hub's disk is full")
+        ack(self, jobs)
+
+    with hub.open("hub") as station, hub.connect() as client, client.queue("alerts", "jobs") as queue:
+        station.publish("alerts", "x")
+        (job,) = queue.receive(wait_s=10)
+        monkeypatch.setattr(Queue, "ack", acknowledge)
+        with pytest.raises(hg.DiskFull):
+            job.ack()
+        full[:] = [False]
+        job.ack()
+        assert station.queue_info("alerts", "jobs").depth == 0

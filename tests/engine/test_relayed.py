@@ -18,7 +18,8 @@ from heliograph.admin.verify import verify
 from heliograph.engine.foreign import piece_of
 from heliograph.engine.knowledge import Outdated
 from heliograph.engine.relayed import Relayed
-from heliograph.errors import Fenced, InvalidName, NotFound, OutcomeUnknown, ReadOnly, StationClosed
+from heliograph.errors import Busy, Fenced, InvalidName, NotFound, OutcomeUnknown, ReadOnly, StationClosed
+from heliograph.limits import RENEWALS_MAX
 from heliograph.seen import SeenSet
 from heliograph.station import Station
 from tests.arrivals import (
@@ -480,6 +481,21 @@ def test_own_lines_of_a_partition_that_is_not_here_begin_a_new_life(opened: Open
     mine = own(station)
     assert relayed(station).arrive(CHANNEL, [line(0, mine, 5)]).appended == 1
     assert own(station) != mine
+
+
+def test_our_own_origin_beyond_our_end_is_not_believed_for_ever(opened: Opener, root: Path) -> None:
+    station = opened()
+    station.publish(CHANNEL, "mine")
+    lives = []
+    for number in range(RENEWALS_MAX):
+        lives.append(station.engine.incarnation(CHANNEL))
+        station.engine.relayed.arrive(CHANNEL, [line(100, f"{station.name}.{lives[-1]}", data=b"%d" % number)])
+    life = station.engine.incarnation(CHANNEL)
+    assert len({*lives, life}) == RENEWALS_MAX + 1
+    with pytest.raises(Busy, match="began 2 new lives for that within 1 h"):
+        station.engine.relayed.arrive(CHANNEL, [line(100, f"{station.name}.{life}")])
+    assert station.engine.incarnation(CHANNEL) == life
+    assert station.engine.relayed.arrive(CHANNEL, [line(0)]).appended == 1, "others are not held up"
 
 
 def test_a_restored_directory_does_not_claim_what_it_has_not(opened: Opener, root: Path, tmp_path: Path) -> None:

@@ -250,6 +250,76 @@ async def test_what_is_not_allowed_parks_after_what_was(monkeypatch: pytest.Monk
     assert (line.parked, line.acks) == ([1], [1])
 
 
+def gapped(first: int, following: int, *, never: bool = False) -> Gapped:
+    gaps = SeenSet()
+    gaps.add("host1.k", 0, first, following)
+    return Gapped(stream=1, channel="alerts", gaps=gaps, reason="", never=never)
+
+
+class Told(Disk):
+    """The same, and gaps are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gaps: list[Gapped] = []
+
+    def store(
+        self, items: Sequence[Arrived | Gapped], rules: Rules, written: Callable[[str], None], life: str
+    ) -> Stored:
+        self.gaps += [item for item in items if isinstance(item, Gapped)]
+        lines = [item for item in items if isinstance(item, Arrived)]
+        return super().store(lines, rules, written, life) if lines else Stored({}, 0, 0)
+
+
+@in_a_loop
+async def test_a_compacted_log_may_tell_of_any_number_of_gaps_while_the_disk_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, _, _ = await begun(monkeypatch)
+    disk = Told()
+    monkeypatch.setattr(incoming, "Inlet", lambda *_: disk)
+    storer = incoming.Storer(line, Rules("host1", ["alerts"]), Quota(messages_per_s=0, bytes_per_s=0))  # type: ignore[arg-type]
+    await storer.resume(opened(1))
+    storer.arrived(arrived(0))
+    await wait_for(lambda: bool(disk.calls))
+    for number in range(3):
+        storer.arrived(arrived(1 + number))  # until nothing more is taken
+    for first in range(0, 50_000, 2):
+        storer.arrived(gapped(first, first + 1))
+    storer.arrived(gapped(60_000, 60_001, never=True))
+    for event in disk.syncing.values():
+        event.set()
+    await wait_for(lambda: bool(disk.gaps) and disk.gaps[-1].never)
+    told = SeenSet()
+    for gap in disk.gaps[:-1]:
+        told.update(gap.gaps)
+    assert told.pieces == 25_000
+    assert len(disk.gaps) < 30
+    assert line.acks == [1, 2, 3, 4]
+
+
+@in_a_loop
+async def test_gaps_without_end_take_no_memory_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "GAPS_MAX", 100)
+    line, _, _ = await begun(monkeypatch)
+    disk = Told()
+    monkeypatch.setattr(incoming, "Inlet", lambda *_: disk)
+    storer = incoming.Storer(line, Rules("host1", ["alerts"]), Quota(messages_per_s=0, bytes_per_s=0))  # type: ignore[arg-type]
+    await storer.resume(opened(1))
+    for round_ in range(2):  # those that wait count, not those that waited
+        disk.gaps.clear()
+        for number in range(3):
+            disk.syncing[number].clear()
+            storer.arrived(arrived(number))
+        await wait_for(lambda round_=round_: len(disk.calls) == 3 * (round_ + 1))
+        for first in range(0, 1000, 2):
+            storer.arrived(gapped(first, first + 1))
+        for number in range(3):
+            disk.syncing[number].set()
+        await wait_for(lambda: bool(disk.gaps))
+        assert sum(gap.gaps.pieces for gap in disk.gaps) == 100
+
+
 def opened(stream: int) -> Opened:
     return Opened(stream=stream, channel="alerts", partitions=1, ends={})
 

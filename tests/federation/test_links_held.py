@@ -130,6 +130,31 @@ def test_links_that_come_and_go_while_they_run_are_waited_for_or_not(net: Net) -
         assert len(lines(net.path("host1"), "alerts")) < 100
 
 
+def test_a_peer_that_does_not_ask_for_a_channel_any_more_keeps_none_of_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts", "commands"]}], storage=SMALL)
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts", "commands"]}])
+    with net.open("hub") as hub:
+        with net.open("host1") as host1:
+            for channel in ("alerts", "commands"):
+                hub.publish(channel, "there")
+                wait_for(lambda channel=channel: payloads(net.path("host1"), channel) == ["there"])
+            net.station("host1", links=[{"hub": "hub", "subscribe": ["commands"]}])
+            wait_for(lambda: host1.links()[0].channels == ["commands"])
+            wait_for(lambda: hub.links()[0].channels == ["commands"])
+        wait_for(lambda: not up(hub, "host1"))
+        for channel in ("alerts", "commands"):
+            fill(hub, 100, channel)
+        hub.trim()
+        assert len(lines(net.path("hub"), "alerts")) < 100
+        assert len(lines(net.path("hub"), "commands")) == 101, "it is away, and wants it"
+        net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts", "commands"]}])
+        with net.open("host1"):
+            wait_for(lambda: payloads(net.path("host1"), "commands") == payloads(net.path("hub"), "commands"))
+            wait_for(lambda: payloads(net.path("host1"), "alerts")[1:] == payloads(net.path("hub"), "alerts"))
+            fill(hub, 1, "alerts")
+            wait_for(lambda: payloads(net.path("host1"), "alerts")[-1] == payloads(net.path("hub"), "alerts")[-1])
+
+
 def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(net: Net) -> None:
     net.station(
         "hub", peers=[{"name": "host1", "subscribe": ["alerts"]}], storage=SMALL, hub={"forget_after_s": 3_600}

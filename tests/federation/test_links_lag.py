@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ import pytest
 import heliograph as hg
 from heliograph.admin import linked
 from heliograph.admin.trace import trace
-from heliograph.federation import behind
+from heliograph.federation import behind, peerfile
+from heliograph.federation.incoming import Storer
+from heliograph.federation.inlet import Inlet, Standing
+from heliograph.federation.resume import Ends
+from heliograph.federation.rules import Rules
 from heliograph.station.links import LinkInfo
 from tests.federation.stations import Net, payloads, up, wait_for
 
@@ -102,7 +107,7 @@ def test_a_channel_that_is_deleted_meanwhile_is_not_behind(net: Net, monkeypatch
 def test_files_of_others_among_ours_disturb_nobody(net: Net) -> None:
     with net.open("hub"), net.open("host1") as host1:
         host1.publish("alerts", "there")
-        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"])
+        wait_for(lambda: peerfile.acknowledged(host1, "hub", "alerts") == {0: 1})
     for kind, station in (("hub", "host1"), ("peer", "hub")):
         directory = net.path(station) / "links" / kind
         (directory / ".DS_Store").touch()
@@ -111,3 +116,43 @@ def test_files_of_others_among_ours_disturb_nobody(net: Net) -> None:
         with net.open(station, federate=False) as looked_at:
             same(looked_at, 0)
             assert trace(looked_at, next(looked_at.read("alerts")).id)
+
+
+def test_what_the_hub_has_not_begun_to_take_is_behind(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, busy = Inlet.standing, threading.Event()
+
+    def standing(inlet: Inlet, theirs: Ends, rules: Rules) -> Standing:
+        if rules.peer == "host1" and busy.is_set():
+            raise hg.Busy("channel 'alerts' is being read, to know what it has seen")
+        return look(inlet, theirs, rules)
+
+    monkeypatch.setattr(Inlet, "standing", standing)
+    busy.set()
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("alerts", range(3))
+        wait_for(lambda: "alerts" in host1.links()[0].waiting)
+        assert same(host1, 3).state == "up"
+        with net.open("host1", federate=False) as beside:
+            wait_for(lambda: "alerts" in beside.links()[0].waiting)
+            same(beside, 3)
+        busy.clear()
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == [0, 1, 2])
+        wait_for(lambda: not host1.links()[0].waiting)
+        wait_for(lambda: host1.links()[0].lag_messages == 0)
+
+
+def test_a_channel_that_is_parked_the_other_way_is_not_counted_twice(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"], "subscribe": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish("alerts", "there")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"])
+        wait_for(lambda: "alerts" in host1.links()[0].parked)  # the hub does not give it
+        monkeypatch.setattr(Storer, "pay", _never)
+        host1.publish_many("alerts", range(4))
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there", 0, 1, 2, 3])
+        wait_for(lambda: host1.links()[0].lag_messages)
+        same(host1, 4)
+
+
+async def _never(storer: Storer, messages: int, size: int) -> None:
+    await storer._line.over.wait()

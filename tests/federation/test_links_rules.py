@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import pytest
 import heliograph as hg
 from heliograph.admin import dead
 from heliograph.federation import frames
+from heliograph.federation.conversation import Conversation
 from heliograph.federation.frames import Header
+from heliograph.federation.hub import Hub
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.log.lines import stamp
 from tests.federation.pki import Pki
@@ -84,6 +87,29 @@ def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net
             hub.delete_channel("alerts")
         assert host1.links()[0].reconnects == 0
         assert len(audited(net.path("hub"), "link-parked")) >= 2
+
+
+def test_rules_that_are_loaded_while_a_link_is_made_count_for_it(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    admit, asked, may = Hub.admit, threading.Event(), threading.Event()
+
+    async def late(self: Hub, conversation: Conversation) -> tuple[str, str] | None:
+        asked.set()
+        while not may.is_set():  # noqa: ASYNC110 - another thread says so
+            await asyncio.sleep(0.01)
+        return await admit(self, conversation)
+
+    monkeypatch.setattr(Hub, "admit", late)
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts", "logs"], "subscribe": ["commands"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        hub.publish("commands", "go")
+        host1.publish("logs", "said")
+        assert asked.wait(10)
+        net.station("host1", links=[{"hub": "hub", "publish": ["logs"], "subscribe": ["commands"]}])
+        wait_for(lambda: audited(net.path("host1"), "links-reloaded"))
+        may.set()
+        wait_for(lambda: payloads(net.path("hub"), "logs") == ["said"], 10)
+        wait_for(lambda: payloads(net.path("host1"), "commands") == ["go"], 10)
 
 
 def test_a_bound_on_lives_that_is_raised_counts_at_once(net: Net) -> None:

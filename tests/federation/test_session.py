@@ -11,7 +11,7 @@ from heliograph.federation.rules import Rules
 from heliograph.federation.session import Session
 from heliograph.limits import LINK_CALLS_MAX, LINK_HANDSHAKE_S, LINK_REFUSED_MAX, READ_LINK_BYTES
 from heliograph.seen import SeenSet
-from tests.federation.pair import LINE, WANT_ALL, Clock, Pair, ours, said, tell
+from tests.federation.pair import LINE, WANT_ALL, Clock, Pair, ours, receive, said, tell
 
 # -- hello --------------------------------------------------------------------------------------------------
 
@@ -536,6 +536,18 @@ def test_what_may_be_relayed_is_known_to_the_sender() -> None:
     assert pair.client.relays("host2.k3f9q2")
     assert not pair.client.relays("host3.k3f9q2")
     assert pair.hub.relays("host3.k3f9q2"), "a link takes from its hub whatever it subscribed"
+
+
+def test_rules_that_change_while_both_greet_each_other_are_told() -> None:
+    pair = Pair()
+    for head, body in pair.client.outgoing():
+        pair.note(pair.hub, receive(pair.hub, bytes(head) + bytes(body)))
+    assert not pair.hub.established, "it has welcomed the client, and waits for its welcome"
+    pair.hub.allow(Rules("client", publish=["alerts"], relay=["host2"]))
+    pair.flow()
+    assert pair.client.welcome is not None
+    assert pair.client.welcome.relay == ["host2"]
+    assert pair.client.relays("host2.k3f9q2")
 
 
 def test_whoever_stores_may_park_and_unpark() -> None:

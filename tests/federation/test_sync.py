@@ -21,6 +21,8 @@ from heliograph.admin.sync import SyncReport, sync
 from heliograph.engine.foreign import station_of
 from heliograph.federation import autosync
 from heliograph.federation.conversation import Conversation
+from heliograph.federation.desk import Desk
+from heliograph.federation.events import Called
 from heliograph.federation.link import Link
 from heliograph.federation.syncing import Left, Side
 from heliograph.log.lines import intact
@@ -548,6 +550,23 @@ def test_a_quota_slows_a_sync_down_and_loses_nothing(net: Net, monkeypatch: pyte
         assert run(net, "alerts").equal
     assert sum(pauses) > 0
     check_equal(net)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_hub_that_loses_every_connection_is_not_asked_for_ever(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    hubs(net)
+    say(net, "south", "mine")
+    asked: list[str] = []
+
+    def cut(desk: Desk, event: Called) -> None:
+        asked.append(event.name)
+        if len(asked) <= 100:
+            desk._line.drop("cut by the test")
+
+    monkeypatch.setattr(Desk, "asked", cut)
+    with north(net), pytest.raises(hg.Unreachable, match="lost 20 times before the hub answered"):
+        run(net, "alerts")
+    assert len(asked) == 20
 
 
 def test_lines_near_the_largest_size_pass(net: Net) -> None:

@@ -7,7 +7,6 @@ not some process runs the links of this directory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from heliograph.admin import Progress
+from heliograph.client.asker import LOSSES_MAX
 from heliograph.client.keeper import Keeper, address_of
 from heliograph.client.line import Line
-from heliograph.errors import ConfigError, NotFound
+from heliograph.errors import ConfigError, NotFound, Unreachable
 from heliograph.federation import targets
 from heliograph.federation.questions import Lost
 from heliograph.federation.rules import Names
@@ -138,10 +138,17 @@ class _Run:
         self, keeper: Keeper, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes
     ) -> tuple[Any, bytes]:
         """Ask, and again after a cut. An answer may take its time: a hub that has a quota for us slows us down."""
+        losses = 0
         while True:
             line = await self._line(keeper)
-            with contextlib.suppress(Lost):
+            try:
                 return await line.ask(name, head, kind, lines)
+            except Lost as lost:
+                losses += 1
+                if losses >= LOSSES_MAX:
+                    raise Unreachable(
+                        f"the connection was lost {losses} times before the hub answered: {lost}"
+                    ) from None
 
     async def _one(self, way: Way, channel: str, sides: tuple[Side, ...]) -> Synced:
         rules = targets.rules_for(self._station.config, self._address, way.peer, channel)

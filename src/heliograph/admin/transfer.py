@@ -125,7 +125,7 @@ def _wanted(line: bytes, offset: int, partition: int, where: Where | None) -> bo
         return False
     if not where:
         return True
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return where(decode_line(line, offset, partition, None))
     return False  # not an envelope: no condition can hold for it
 

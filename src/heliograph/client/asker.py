@@ -61,15 +61,16 @@ class Asker:
                     return await line.ask(name, head, kind, lines)
             except Lost as lost:
                 losses += 1
-                late = patience_s is None and self._loop.time() >= began + given_s + slow_s
-                if late or losses >= LOSSES_MAX:
-                    raise Unreachable(
-                        f"the connection was lost {losses} times before the hub answered: {lost}"
-                    ) from None
+                self.check_again(losses, lost, None if patience_s is not None else began + given_s + slow_s)
             except TimeoutError as error:
                 if isinstance(error, HeliographError):
                     raise
                 raise Unreachable(f"the hub did not answer within {given_s + slow_s:g} s") from None
+
+    def check_again(self, losses: int, lost: Lost, by: float | None) -> None:
+        """Whether to ask once more after so many losses in a row, and until when: raises Unreachable if not."""
+        if losses >= LOSSES_MAX or (by is not None and self._loop.time() >= by):
+            raise Unreachable(f"the connection was lost {losses} times before the hub answered: {lost}") from None
 
     async def body_bytes_max(self) -> int:
         """The largest body that the hub takes."""

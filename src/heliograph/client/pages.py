@@ -116,7 +116,7 @@ class Pages:
                 continue
             try:
                 messages.append(plainly(line, offset, partition, decoder))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self._tell(Lack(partition, offset, offset + 1, f"it cannot be decoded: {error}"))
         return messages
 

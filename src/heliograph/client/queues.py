@@ -18,7 +18,7 @@ from heliograph.client.pages import plainly
 from heliograph.client.worker import as_it_is
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.decisions import QueueSettings
-from heliograph.errors import ConfigError, HeliographError, LeaseLost, StationClosed
+from heliograph.errors import ConfigError, HeliographError, LeaseLost, NotFound, StationClosed
 from heliograph.federation import errands
 from heliograph.federation.asking import WAIT_S
 from heliograph.federation.errands import Joined, Leased, Nothing, Pull, Receive, Received, Settle
@@ -89,10 +89,13 @@ class AsyncClientQueue:
         self._line: Line | None = None
         self._joining = asyncio.Lock()
 
-    async def open(self) -> Line:
-        """Be a worker on the connection that there is now."""
+    def _check_open(self) -> None:
         if self.closed:
             raise StationClosed(f"queue '{self.name}' of '{self.channel}' was closed")
+
+    async def open(self) -> Line:
+        """Be a worker on the connection that there is now."""
+        self._check_open()
         until = asyncio.get_running_loop().time() + self._asker.timeout_s
         async with self._joining:
             while True:
@@ -113,22 +116,29 @@ class AsyncClientQueue:
         """Lease up to so many messages that nobody else has; wait for the first for up to ``wait_s``.
 
         Each has to be acknowledged or extended within the queue's ``visibility_s``. Cancelling it leases nothing.
+        Unreachable if there is no connection, or each is lost before the hub has answered.
         """
         if isinstance(max_messages, bool) or not 1 <= max_messages <= QUEUE_RECEIVE_MAX:
             raise ConfigError(f"max_messages is {max_messages!r}; use 1 to {QUEUE_RECEIVE_MAX:,}")
         loop = asyncio.get_running_loop()
-        until = loop.time() + decisions.seconds(wait_s, "wait_s")
+        until, losses = loop.time() + decisions.seconds(wait_s, "wait_s"), 0
         while True:
             line, left_s = await self.open(), max(0.0, until - loop.time())
             ask = Receive(number=self._ask.number, count=max_messages, wait_s=min(left_s, WAIT_S))
             asking = asyncio.ensure_future(self._receive(line, ask))
             try:
                 jobs = await asyncio.shield(asking)
-            except Lost:
+            except Lost as lost:
+                losses += 1
+                self._asker.check_again(losses, lost, until + self._asker.timeout_s + WAIT_S)
                 continue
             except asyncio.CancelledError:
                 asking.add_done_callback(self._return)
                 raise
+            except NotFound:
+                self._check_open()  # the hub knows that, too
+                raise
+            losses = 0
             if jobs or loop.time() >= until:
                 return jobs
 
@@ -169,8 +179,7 @@ class AsyncClientQueue:
     ) -> None:  # fmt: skip
         """Say what becomes of some messages."""
         given = list(jobs)
-        if self.closed:
-            raise StationClosed(f"queue '{self.name}' of '{self.channel}' was closed")
+        self._check_open()
         line = self._line
         kept = [job.number for job in given if line is not None and job.line is line and line.working]
         if kept and line is not None:

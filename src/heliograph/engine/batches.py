@@ -46,7 +46,7 @@ def line_by_line(chunk: Chunk, partition: int, payload_decoder: PayloadDecoder |
             messages.append(decode_line(line, offset, partition, payload_decoder))
         except InvalidMessage as error:
             problems.append(Problem(offset, offset + 1, "mismatch", str(error), line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             problems.append(Problem(offset, offset + 1, "undecodable", str(error), line))
     problems.sort(key=lambda problem: problem.offset)
     _as_one(messages)

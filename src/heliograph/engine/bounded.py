@@ -78,14 +78,18 @@ class Renewals:
         self._lock = threading.Lock()
 
     def take(self, peer: str, channel: str) -> None:
-        """One more. Busy if there were too many lately: then nothing is sent or taken until the hour is over."""
+        """One more; ``peer`` is empty if it is not known who says so.
+
+        Busy if there were too many lately: then nothing is sent or taken until the hour is over.
+        """
         now_ns = self._clock.monotonic_ns()
         with self._lock:
             begun = [at for at in self._begun.get((peer, channel), ()) if now_ns - at < limits.RENEWALS_S * 10**9]
             if len(begun) >= limits.RENEWALS_MAX:
+                who = f"'{peer}'" if peer else "somebody"
                 raise Busy(
-                    f"'{peer}' says once more that it has messages of '{channel}' from here that are not here; this "
-                    f"station began {len(begun)} new lives for that within {limits.RENEWALS_S / 3600:g} h. Was it "
-                    "restored so often? Otherwise revoke the peer's certificate"
+                    f"{who} says once more that there are messages of '{channel}' from "
+                    f"here that are not here; this station began {len(begun)} new lives for that within "
+                    f"{limits.RENEWALS_S / 3600:g} h. Was it restored so often? Otherwise revoke the peer's certificate"
                 )
             self._begun[peer, channel] = [*begun, now_ns]

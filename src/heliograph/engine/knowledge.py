@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
@@ -72,6 +73,9 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 _identities = msgspec.json.Decoder(Identity)
 _decode = msgspec.json.Decoder(Checkpoint).decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_PLAINLY = re.compile(
+    rb'\{"specversion":"1\.0","id":"([^"\\]*)".*,"origin":"([^"\\]*)","originseq":"([^"\\]*)","crc":"[0-9a-f]{8}"\}'
+)
 
 
 class Knowledge:
@@ -164,18 +168,22 @@ def identities(chunk: Chunk) -> Iterable[tuple[str, int, int, str]]:
         with contextlib.suppress(*_UNREADABLE):
             return _named(_identities.decode_lines(chunk.data))
     lines = chunk.data.split(b"\n") if chunk.numbered is None else [line for _, line in chunk.numbered]
-    found: list[Identity] = []
-    for line in lines:
-        with contextlib.suppress(*_UNREADABLE):
-            found.append(_identities.decode(line))
-    return _named(found)
+    return _named([one for line in lines for one in _identity(line)])
 
 
 def identities_of(line: bytes) -> Iterable[tuple[str, int, int, str]]:
     """The same of one stored line; nothing if it is no message."""
-    with contextlib.suppress(*_UNREADABLE):
-        return _named([_identities.decode(line)])
-    return ()
+    return _named(_identity(line))
+
+
+def _identity(line: bytes) -> list[Identity]:
+    try:
+        return [_identities.decode(line)]
+    except RecursionError:  # nested too deeply for this stack, though not for that of whoever stored it
+        found = _PLAINLY.fullmatch(line)
+        return [] if found is None else [Identity(*[text.decode("ascii", "replace") for text in found.groups()])]
+    except _UNREADABLE:
+        return []
 
 
 def _named(found: Iterable[Identity]) -> Iterable[tuple[str, int, int, str]]:

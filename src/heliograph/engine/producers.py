@@ -306,7 +306,7 @@ def _seq_in(line: bytes, producer: str, station: str) -> int:
     """The number of a line, if the producer is ours: another station's may have the same id."""
     if b'"producer":' not in line:
         return 0
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         found = _decode_line(line)
         if found.producer == producer and found.origin.rpartition(".")[0] == station:
             return int(found.producerseq.partition("/")[2])

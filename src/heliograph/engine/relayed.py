@@ -237,6 +237,7 @@ class Relayed:
         there = run.partition < len(known.covered)
         if there and run.next <= engine.limit(channel, run.partition, synced=False).next:
             return True
+        self.renewals.take("", channel)  # whoever it was: what is relayed has come over others
         why = f"{run.origin} {run.partition}/{run.next - 1} arrived, which is beyond the end"
         engine.alter(channel, lambda file: msgspec.structs.replace(file, incarnation=channels.new_incarnation()))
         engine.audit.write(

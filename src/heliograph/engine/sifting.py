@@ -19,7 +19,7 @@ def sift(chunk: Chunk, partition: int, payloads: PayloadDecoder | None, sieve: S
     if chunk.numbered is None and not chunk.missing:
         try:
             rows = sieve.rows(chunk.data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             rows = []
         if len(rows) == chunk.next - chunk.first:
             return _in_bulk(chunk, partition, payloads, sieve.wanted(rows), rows[-1].id)
@@ -60,7 +60,7 @@ def _wanted(sieve: Sieve, line: bytes) -> bool:
     """What is no envelope is wanted: whoever reads is to know of it."""
     try:
         return sieve.wanted([sieve.row(line)])[0]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return True
 
 

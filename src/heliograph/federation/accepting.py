@@ -54,7 +54,7 @@ def accept(
         words = {name: _text(said.pop(name)) for name in _WORDS if name in said}
         data = _data(said, words.get("type", ""), payload_decoder)
         headers = {name: _value(raw) for name, raw in said.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidMessage(f"this is no event: {error}") from None
     if words.get("specversion") != "1.0" or words.get("channel", channel) != channel:
         raise InvalidMessage(f"an event for '{channel}' has specversion 1.0 and no other channel")

@@ -1,12 +1,14 @@
 """Messages that a peer refused and is to be sent once more: replayed dead letters.
 
 Whoever replays asks with a file, ``DATA/links/KIND/PEER/CHANNEL.again``, and whoever runs the links takes it: that may
-be another process. The original line is sent from where it stands in the log.
+be another process, and more may be asked for in that moment. So it gets another name first, ``CHANNEL.taken``, until it
+is remembered elsewhere. The original line is sent from where it stands in the log.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from heliograph.station import Station
 
 SUFFIX: Final = ".again"
+TAKEN: Final = ".taken"
 Asked: TypeAlias = dict[Path, list[str]]
 
 
@@ -39,17 +42,23 @@ def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
     return asked
 
 
-def load(directory: Path, channel: str, disk: Disk) -> SeenSet:
+def load(directory: Path, channel: str, disk: Disk, suffix: str = SUFFIX) -> SeenSet:
     """What was asked for."""
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, ValueError):
-        return SeenSet.from_json(msgspec.json.decode(disk.read_file(directory / (check_name(channel) + SUFFIX))))
+        return SeenSet.from_json(msgspec.json.decode(disk.read_file(directory / (check_name(channel) + suffix))))
     return SeenSet()
 
 
-def done(directory: Path, channel: str, disk: Disk) -> None:
-    """It is remembered elsewhere."""
+def take(directory: Path, channel: str, disk: Disk) -> Iterator[SeenSet]:
+    """What was asked for, one after the other: each is to be remembered elsewhere before the next is taken."""
+    taken, asked = [directory / (check_name(channel) + suffix) for suffix in (TAKEN, SUFFIX)]
     with contextlib.suppress(FileNotFoundError):
-        disk.unlink(directory / (channel + SUFFIX))
+        for before in (taken, asked):  # whoever took the first may have died before it was remembered
+            if before is asked:
+                disk.rename(asked, taken)
+            yield load(directory, channel, disk, TAKEN)
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(taken)
 
 
 def asked(root: Path, disk: Disk) -> Asked:

@@ -144,7 +144,7 @@ def decode(body: Buffer, kind: type[_T]) -> tuple[_T, bytes]:
     head, _, lines = bytes(body).partition(b"\n")
     try:
         return msgspec.json.decode(head, type=kind), lines
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the body of a request does not fit {kind.__name__}: {error}") from None
 
 

@@ -44,7 +44,7 @@ def known(station: Station) -> list[LinkInfo]:
 
 def lagging(station: Station, found: Iterable[LinkInfo]) -> list[LinkInfo]:
     """The links as whoever runs them says, with the lag of what stands still."""
-    return [_lagging(station, link) if link.state != "up" or link.parked else link for link in found]
+    return [_lagging(station, link) if link.state != "up" or link.waiting else link for link in found]
 
 
 def remembered(station: Station) -> Iterator[Remembered]:
@@ -85,7 +85,7 @@ def _lagging(station: Station, link: LinkInfo) -> LinkInfo:
     positions = {one.channel: one.memory for one in _of(station, link.kind, link.name)} if link.name else {}
     up = link.state == "up"
     waiting = [
-        place for channel in {*positions, *_to_send(station, link)} if not up or channel in link.parked
+        place for channel in {*positions, *_to_send(station, link)} if not up or channel in link.waiting
         for place in _waiting(station, channel, positions.get(channel))
     ]  # fmt: skip
     messages, age_s = (link.lag_messages, link.lag_s) if up else (0, 0.0)

@@ -208,6 +208,7 @@ class Conversation(picows.WSListener):
                 self.spawn(self._look())
                 self._loop.call_soon(self._tick)  # from now on hearts beat
             case events.Wanting():
+                self._owner.wanting(self)
                 self.spawn(self._look())
             case events.Unparked():
                 self.alarms.calm()
@@ -233,7 +234,7 @@ class Conversation(picows.WSListener):
     def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
         """Open those of some channels that the other side is to be sent; take those that are ``there``, now."""
         if self.peer is not None and not self.over.is_set():
-            self.sender.offer(channels)
+            self.sender.offer(channels, there)
             self.storer.found(there)
 
     def send_again(self, asked: again.Asked) -> None:

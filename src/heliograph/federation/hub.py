@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from typing import Any, Final
 
 import picows
@@ -68,6 +69,8 @@ class Hub:
         self._ended: dict[str, tuple[Any, int, str]] = {}  # since when, how often connected, why it ended
         self._refused: dict[str, int] = {}  # messages that connections before this one were refused
         self._refusals: dict[str, tuple[float, Any, str]] = {}  # when, and why, somebody with that name was refused
+        self._wanted: dict[str, list[str]] = {}
+        self._noting = threading.Lock()
         self._budget = AUDITS_MAX
         self._unaudited = 0
         self._minute = self._loop.time()
@@ -229,6 +232,18 @@ class Hub:
 
     def allowed(self, conversation: Conversation) -> None:
         """What it sends is asked for by itself."""
+
+    def wanting(self, conversation: Conversation) -> None:
+        """Of what it asked for before and does not any more nothing is kept for it."""
+        name = conversation.session_peer
+        self._wanted[name] = [one.channels for one, _ in conversation.session.wanted]
+        self._shared.workers.submit(self._note_wanted, name)
+
+    def _note_wanted(self, name: str) -> None:
+        """In a thread; whoever is the last to do so writes down what was said last."""
+        directory = peerfile.directory_of(self._shared.station.path, "peer", name)
+        with self._noting:
+            peerfile.note_wanted(directory, self._wanted[name], self._engine.disk)
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """It asks for something."""

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 10_000
 """Batches and gaps of one channel that wait for the disk; more than the windows allow is an attack."""
-GAPS_MAX: Final = 200
-"""Gaps among them: windows do not count these."""
+GAPS_MAX: Final = 1_000_000
+"""Pieces of gaps among them, which windows do not count. Of more than that nothing is kept: nothing depends on them."""
+GAPS_TOGETHER: Final = 1_000
+"""So many pieces that come one after the other are stored as one: a log that was compacted tells of few at a time."""
 STORE_BYTES: Final = 2 << 20
 """How much is stored at once: a part of the window, so that the sender goes on while it is stored. And much of it, for
 a sync takes nearly as long for less."""
@@ -48,7 +50,7 @@ Item = events.Arrived | events.Gapped
 class _Flow:
     """One channel that arrives."""
 
-    __slots__ = ("inlet", "latest", "life", "storing", "under_way", "waiting")
+    __slots__ = ("inlet", "latest", "life", "pieces", "storing", "under_way", "waiting")
 
     def __init__(self, inlet: Inlet) -> None:
         self.inlet = inlet
@@ -57,6 +59,26 @@ class _Flow:
         self.latest: _Turn | None = None  # of what is being stored
         self.life = ""  # of the channel, when the last of it was appended
         self.storing = False
+        self.pieces = 0  # of the gaps that wait
+
+    def put(self, event: Item) -> bool:
+        """One more that waits; False if it is not kept."""
+        if isinstance(event, events.Arrived):
+            self.waiting.append(event)
+            return True
+        more = event.gaps.pieces
+        if self.pieces + more > GAPS_MAX:
+            return False
+        last = self.waiting[-1] if self.waiting else None
+        if isinstance(last, events.Gapped) and (last.stream, last.never) == (event.stream, event.never):
+            before = last.gaps.pieces
+            if before + more <= GAPS_TOGETHER:
+                last.gaps.update(event.gaps)
+                self.pieces += last.gaps.pieces - before
+                return True
+        self.waiting.append(event)
+        self.pieces += more
+        return True
 
     def full(self) -> bool:
         """Whether as much is under way as may be."""
@@ -69,8 +91,12 @@ class _Flow:
         items: list[Item] = []
         size = 0
         while self.waiting and size < STORE_BYTES:
-            items.append(self.waiting.popleft())
-            size += items[-1].size if isinstance(items[-1], events.Arrived) else 0
+            item = self.waiting.popleft()
+            items.append(item)
+            if isinstance(item, events.Arrived):
+                size += item.size
+            else:
+                self.pieces -= item.gaps.pieces
         return items
 
 
@@ -138,11 +164,9 @@ class Storer:
     def arrived(self, event: Item) -> None:
         """Lines, or a word that some will never come: stored in turn."""
         flow = self._flows.get(event.channel)
-        if flow is None:
+        if flow is None or not flow.put(event):
             return
-        flow.waiting.append(event)
-        gaps = isinstance(event, events.Gapped) and sum(isinstance(item, events.Gapped) for item in flow.waiting)
-        if len(flow.waiting) > WAITING_MAX or gaps > GAPS_MAX:
+        if len(flow.waiting) > WAITING_MAX:
             self._line.fail(ProtocolError(f"too many frames of '{event.channel}' wait"))
         elif not flow.storing:
             flow.storing = True

@@ -112,5 +112,5 @@ class Inquiries:
 def _id_in(line: bytes) -> str:
     try:
         return _event(line).id
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidMessage(f"this is no event: {error}") from None

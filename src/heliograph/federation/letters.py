@@ -71,7 +71,7 @@ class Letters:
         )
         original: dict[str, Any] = {"original": None, "original_base64": b64encode(line).decode()}
         key = None
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             envelope = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
             original = {"original": msgspec.Raw(line)}
             key = msgspec.json.decode(envelope["partitionkey"], type=str) if "partitionkey" in envelope else None

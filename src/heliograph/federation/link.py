@@ -43,7 +43,7 @@ class Link:
         self._engine = shared.station.engine
         self._tls = tls
         self._identity = identity
-        self.rules = rules
+        self.rules = self._told = rules  # and what the connection goes by
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -133,7 +133,7 @@ class Link:
     def identify(self, connection: Any) -> Terms:
         """The hub by its certificate: it may send what we want, and whose messages these are is its concern."""
         peer = self._tls.peer(connection)
-        self._name = peer.name
+        self._name, self._told = peer.name, self.rules
         wants = self._wants()
         return Terms(
             "hub", peer, self._identity.ours(self._push(), wants), self._rules(), _UNLIMITED, self.rules.compress
@@ -166,11 +166,16 @@ class Link:
         self._audit("link-up", peer=self._name, address=self.rules.hub)
         directory = peerfile.directory_of(self._shared.station.path, "hub", self._name)
         self._shared.workers.submit(peerfile.note_address, directory, self.rules.hub, self._engine.disk)
+        if self._told is not self.rules:
+            self._tell(conversation)
         self._sync.begin(conversation, self.rules.sync)
 
     def allowed(self, conversation: Conversation) -> None:
         """The hub changed its rules: it may give, or take, what it refused."""
         self._sync.begin(conversation, self.rules.sync)
+
+    def wanting(self, conversation: Conversation) -> None:
+        """What a hub is sent says the configuration."""
 
     def called(self, conversation: Conversation, event: Called) -> None:
         """A hub has nothing to ask for."""
@@ -181,12 +186,17 @@ class Link:
         before, self.rules = self.rules, rules
         conversation = self.conversation
         if conversation is not None and conversation.established_at is not None:
-            conversation.allow(self._rules(), self._push(), _UNLIMITED)
-            conversation.want(self._wants())
-            if rules.compress != before.compress:
-                conversation.sender.compress(rules.compress)
+            self._tell(conversation)
             if rules.sync != before.sync:
                 self._sync.begin(conversation, rules.sync)
+
+    def _tell(self, conversation: Conversation) -> None:
+        """Go by the rules that there are now."""
+        before, self._told = self._told, self.rules
+        conversation.allow(self._rules(), self._push(), _UNLIMITED)
+        conversation.want(self._wants())
+        if self.rules.compress != before.compress:
+            conversation.sender.compress(self.rules.compress)
 
     def look(self) -> None:
         """Now and then: end the connection if the hub's certificate is not good any more."""

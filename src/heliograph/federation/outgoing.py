@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from heliograph.federation.packing import Squeeze
 from heliograph.federation.portions import Portion
 from heliograph.federation.resume import Ends
 from heliograph.federation.sending import Read
-from heliograph.limits import BATCH_CHARGE_BYTES_MIN, BATCH_LINK_BYTES
+from heliograph.limits import BATCH_CHARGE_BYTES_MIN, BATCH_LINK_BYTES, LINK_STREAMS_MAX
 from heliograph.log.cursor import LogCut
 from heliograph.log.held import ChannelGone
 
@@ -53,6 +54,7 @@ class Sender:
         self._lags: dict[str, Lag] = {}
         self._opening: set[str] = set()
         self._gone: set[str] = set()  # channels that were not there when they were to be opened
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # what was known of a channel is written down
         self._opens = asyncio.Semaphore(OPENS_MAX)
         self._reads = 0
         self._keeping: dict[int, deque[events.Acked]] = {}  # acknowledgements behind one that refused something
@@ -65,12 +67,15 @@ class Sender:
         """Pack in another way from now on."""
         self._squeeze = Squeeze(mode)
 
-    def offer(self, channels: Iterable[str]) -> None:
-        """Open those of some channels that the other side is to be sent."""
+    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+        """Open those of some channels that the other side is to be sent. ``there``: all that are here, if known."""
         if not self._session.established:
             return
+        if there:
+            self.crowded = {channel: why for channel, why in self.crowded.items() if channel in there}
         gone, self._gone = self._gone, set()
-        for channel in {*channels, *gone}:
+        room = LINK_STREAMS_MAX - len(self._sending.channels)
+        for channel in {*channels, *gone, *islice(self.crowded, max(0, room))}:
             if self._session.offers(channel) is None or self._sending.stream_of(channel):
                 continue
             if channel not in self._opening and channel not in self._sending.parked:
@@ -79,19 +84,17 @@ class Sender:
 
     async def _open(self, channel: str) -> None:
         try:
-            async with self._opens:
-                start = self._session.offers(channel)
-                if start is None or self._line.over.is_set():
-                    return
-                outlet = Outlet(self._line.shared.station, self._directory, self._line.session_peer, channel)
-                partitions, ends = await self._prepare(outlet, start)
-                if self._line.over.is_set() or self._session.offers(channel) is None:
-                    return
-                stream = self._sending.open(channel, partitions, ends)
-                self.crowded.pop(channel, None)
-                if stream:
-                    self._outlets[stream] = outlet
-                self._line.flush()
+            if channel in self._leaving:  # it would write over what is remembered from now on
+                await asyncio.wait([self._leaving.pop(channel)])
+            outlet = Outlet(self._line.shared.station, self._directory, self._line.session_peer, channel)
+            prepared = await self._prepare(outlet)
+            if prepared is None or self._line.over.is_set() or self._session.offers(channel) is None:
+                return
+            stream = self._sending.open(channel, *prepared)
+            self.crowded.pop(channel, None)
+            if stream:
+                self._outlets[stream] = outlet
+            self._line.flush()
         except NotFound:  # deleted meanwhile, and perhaps made again soon
             self._gone.add(channel)
         except Busy as error:
@@ -100,10 +103,15 @@ class Sender:
         finally:
             self._opening.discard(channel)
 
-    async def _prepare(self, outlet: Outlet, start: str) -> tuple[int, Ends]:
-        while True:
+    async def _prepare(self, outlet: Outlet) -> tuple[int, Ends] | None:
+        """What to open a stream with; None if it is not to be opened any more."""
+        while not self._line.over.is_set():
             try:
-                prepared = await self._line.run(outlet.prepare, start)
+                async with self._opens:
+                    start = self._session.offers(outlet.channel)
+                    if start is None or self._line.over.is_set():
+                        return None
+                    prepared = await self._line.run(outlet.prepare, start)
                 self._line.settled(f"open {outlet.channel}")
                 return prepared
             except (NotFound, StationClosed):
@@ -111,8 +119,7 @@ class Sender:
             except (HeliographError, OSError) as error:
                 self._line.complain(f"open {outlet.channel}", f"'{outlet.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
-            if self._line.over.is_set():
-                raise StationClosed("the link is closed")
+        return None
 
     async def start(self, event: events.Resumed) -> None:
         """The other side said what it has: begin to send."""
@@ -200,12 +207,20 @@ class Sender:
                     return
                 except (HeliographError, OSError) as error:
                     self._line.complain(f"read {read.channel}", f"'{read.channel}' cannot be read: {error}")
-                await self._line.pause(RETRY_S)
+                self._let_others()
+                try:
+                    await self._line.pause(RETRY_S)
+                finally:
+                    self._reads += 1
         finally:
-            self._reads -= 1
-            if not self._line.over.is_set():
-                self.pump()
-                self._line.flush()
+            self._let_others()
+
+    def _let_others(self) -> None:
+        """One read less is under way, for now or at all: other streams may have the turn."""
+        self._reads -= 1
+        if not self._line.over.is_set():
+            self.pump()
+            self._line.flush()
 
     async def _send(self, read: Read, outlet: Outlet) -> bool:
         """Read and send; False if there is nothing to be read though there should be."""
@@ -318,7 +333,7 @@ class Sender:
     def _drop(self, outlet: Outlet) -> None:
         if self._lags.pop(outlet.channel, None) is not None:
             self._news.unwatch(outlet.channel, outlet.read_ahead)
-        self._line.spawn(self._put_away(outlet))
+        self._leaving[outlet.channel] = self._line.spawn(self._put_away(outlet))
 
     async def _put_away(self, outlet: Outlet) -> None:
         with contextlib.suppress(HeliographError, OSError):
@@ -340,6 +355,12 @@ class Sender:
         now = self._loop.time()
         found = list(self._lags.values())
         return sum([lag.messages for lag in found]), max([lag.seconds(now) for lag in found], default=0.0)
+
+    def waiting(self) -> list[str]:
+        """Channels that are to be sent and do not flow; ``lag`` does not count them."""
+        sending = self._sending
+        found = {*self._session.denied, *sending.parked, *sending.channels, *self._opening, *self.crowded}
+        return sorted(found - self._lags.keys())
 
     def flying(self) -> int:
         """Bytes that are sent and not acknowledged."""

@@ -102,12 +102,11 @@ class Outlet:
     def _take_asked(self, memory: Memory) -> None:
         """Somebody replays what the peer refused."""
         disk = self._engine.disk
-        wanted = again.load(self._directory, self.channel, disk)
-        if len(wanted):
-            memory.spared = memory.spared.difference(wanted)
-            memory.again.update(wanted)
-            peerfile.save(self._directory, self.channel, peerfile.encode(memory), disk)
-        again.done(self._directory, self.channel, disk)
+        for wanted in again.take(self._directory, self.channel, disk):
+            if len(wanted):
+                memory.spared = memory.spared.difference(wanted)
+                memory.again.update(wanted)
+                peerfile.save(self._directory, self.channel, peerfile.encode(memory), disk)
 
     def _begin_at(self, start: str, partitions: int) -> Memory:
         positions = dict.fromkeys(range(partitions), 0)

@@ -25,5 +25,8 @@ class Owner(Protocol):
     def allowed(self, conversation: Conversation) -> None:
         """The other side changed its rules."""
 
+    def wanting(self, conversation: Conversation) -> None:
+        """The other side says what it wants to be sent."""
+
     def called(self, conversation: Conversation, event: Called) -> None:
         """The other side asks for something."""

@@ -130,6 +130,13 @@ def here(directory: Path, disk: Disk) -> None:
     disk.replace_file(directory / links.LAST_FILE, b"", sync_names=False)
 
 
+def note_wanted(directory: Path, wanted: list[str], disk: Disk) -> None:
+    """Which channels a peer asks for: retention waits for it in no other."""
+    if wanted != links.wanted(directory, disk):
+        _make(directory, disk)
+        disk.replace_file(directory / links.WANTED_FILE, _encode(wanted))
+
+
 def note_address(directory: Path, address: str, disk: Disk) -> None:
     """By which address of the configuration a hub is dialled: retention waits for it as long as that is there."""
     _make(directory, disk)

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from heliograph.errors import AlreadyExists, Busy, LeaseLost, MessageTooLarge, NotAllowed, NotFound
+from heliograph.errors import AlreadyExists, Busy, LeaseLost, MessageTooLarge, NotAllowed, NotFound, StationClosed
 from heliograph.federation import errands
 from heliograph.federation.asking import WAIT_S
 from heliograph.federation.crew import Places, check_room, close_aside
@@ -105,16 +105,22 @@ class _Bench:
         jobs = [one.job for one in found.values() if one is not None]
         try:
             self._settle(ask, jobs)
-        finally:
-            if ask.how != "extend":
-                for number in found:
-                    self._held.pop(number, None)
+        except LeaseLost:
+            self._forget(ask)
+            raise
+        self._forget(ask)
         lost = [number for number, one in found.items() if one is None]
         if lost:
             raise LeaseLost(
                 f"{len(lost)} messages of queue '{self.queue.name}' of '{self.queue.channel}' are not this worker's "
                 "any more: their leases ran out, or they were settled before"
             )
+
+    def _forget(self, ask: Settle) -> None:
+        """They are settled, or lost; if something else went wrong they are still the client's, which may try again."""
+        if ask.how != "extend":
+            for number in ask.jobs:
+                self._held.pop(number, None)
 
     def _settle(self, ask: Settle, jobs: list[Job]) -> None:
         if ask.how == "ack":
@@ -198,7 +204,12 @@ class Pulling:
             answer = self._loop.run_in_executor(bench.thread, bench.receive, ask, room)
         except RuntimeError:  # it left in this moment
             raise NotFound(f"this connection has no queue {ask.number} any more") from None
-        return await answer
+        try:
+            return await answer
+        except StationClosed:
+            if not bench.over:
+                raise
+            raise NotFound(f"this connection has no queue {ask.number} any more") from None
 
     async def settle(self, ask: Settle) -> None:
         """Acknowledge, give back, extend."""

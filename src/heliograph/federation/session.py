@@ -78,14 +78,14 @@ class Session:
 
     def __init__(self, ours: Ours, rules: Rules, *, clock: Callable[[], float]) -> None:
         self._ours = ours
-        self._rules = rules
+        self._rules = self._told = rules
         self._clock = clock
         self._out: list[Frame] = []
         self._push = Names(ours.push, ours.keep)
         self._relay = Names()
         self._wants = ours.wants
-        self._wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
-        self._denied: dict[str, str] = {}  # what of it is not allowed, and why
+        self.wanted: list[tuple[Wanted, Names]] = []  # what the other side wants, if it has a meaning
+        self.denied: dict[str, str] = {}  # what of it is not allowed, and why
         self._unserved: dict[str, str] = {}  # what this side wants and does not get, and why
         self._accepted = self._welcomed = self.closed = False
         self._began = clock()
@@ -101,17 +101,11 @@ class Session:
         self._handlers = self._table()
         self._say(
             frames.Hello(
-                protocol=ours.protocol,
-                name=ours.name,
-                station=ours.station,
-                instance=ours.instance,
-                software=ours.software,
-                frame=self._frame_bytes,
-                zstd=ours.zstd,
-                ephemeral=ours.ephemeral,
+                protocol=ours.protocol, name=ours.name, station=ours.station, instance=ours.instance,
+                software=ours.software, frame=self._frame_bytes, zstd=ours.zstd, ephemeral=ours.ephemeral,
             ),
             b"",
-        )
+        )  # fmt: skip
 
     # -- for whoever has the socket -------------------------------------------------------------------------
 
@@ -163,7 +157,7 @@ class Session:
         return self._established_now()
 
     def _say_welcome(self) -> None:
-        rules = self._rules
+        rules = self._told = self._rules
         said = frames.Welcome(
             protocol=self.protocol, publish=list(rules.publish.texts[:LINK_PATTERNS_MAX]),
             subscribe=list(rules.subscribe.texts[:LINK_PATTERNS_MAX]),
@@ -201,10 +195,10 @@ class Session:
         if self.established:
             self._say_welcome()
         found = self.receiving.allow(rules)
-        denied, self._denied = self._denied, {}
+        denied, self.denied = self.denied, {}
         for wanted in [wanted for wanted in denied if not rules.subscribing(wanted)]:
             self._say(frames.Unpark(channel=wanted), b"")
-        for one, _ in self._wanted:
+        for one, _ in self.wanted:
             found += self._check(one.channels)
         self._let_go("not allowed any more, or not wanted")
         return [*found, Wanting()]
@@ -220,14 +214,14 @@ class Session:
         """Where a stream of this channel begins for a new peer; None if it is not to be sent at all."""
         if channel in self._push:
             return self._ours.push_start
-        for one, meant in self._wanted:
+        for one, meant in self.wanted:
             if channel in meant and not self._rules.subscribing(channel):
                 return one.start
         return None
 
     def parked(self) -> dict[str, str]:
         """What stands still now, whichever side does not allow it, and why."""
-        return {**self._denied, **self.receiving.parked, **self._unserved, **self.sending.parked}
+        return {**self.denied, **self.receiving.parked, **self._unserved, **self.sending.parked}
 
     def relays(self, origin: str) -> bool:
         """Whether the other side takes messages of an origin from here: our own, and what it allows us to relay."""
@@ -333,18 +327,20 @@ class Session:
     def _established_now(self) -> list[Event]:
         if not self.established or self.welcome is None:
             return []
+        if self._told is not self._rules:  # it was welcomed, and could not be told of others yet
+            self._say_welcome()
         if self._wants:
             self._say(frames.Want(subscribe=list(self._wants)), b"")
         return [Established(welcome=self.welcome)]
 
     def _on_want(self, said: frames.Want) -> list[Event]:
-        self._wanted = []
-        self._denied = {}
+        self.wanted = []
+        self.denied = {}
         found: list[Event] = []
         for one in said.subscribe:
             found += self._check(one.channels)
             with contextlib.suppress(InvalidName):  # such a one is denied above
-                self._wanted.append((one, Names([one.channels])))
+                self.wanted.append((one, Names([one.channels])))
         self._let_go("not wanted any more")
         return [*found, Wanting()]
 
@@ -374,9 +370,9 @@ class Session:
     def _check(self, wanted: str) -> list[Event]:
         """Deny what is wanted and not allowed."""
         reason = self._rules.subscribing(wanted)
-        if not reason or wanted in self._denied:
+        if not reason or wanted in self.denied:
             return []
-        self._denied[wanted] = reason
+        self.denied[wanted] = reason
         self._say(frames.Park(channel=wanted, reason=reason[:LINK_TEXT_CHARS_MAX]), b"")
         return [Denied(channel=wanted, reason=reason)]
 

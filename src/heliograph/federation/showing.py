@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from heliograph.clock import from_us
+from heliograph.federation.alarms import ALARMS_MAX
 from heliograph.station.links import LinkInfo, LinkKind
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def shown(
         since=conversation.since or since_now(engine), channels=conversation.channels(), lag_messages=messages,
         lag_s=round(seconds, 3), in_flight_bytes=conversation.in_flight(),
         round_trip_ms=round(conversation.session.heartbeat.round_trip_s * 1000, 3), reconnects=reconnects,
-        refused=refused + conversation.sender.refused, parked=conversation.alarms.parked(), error=conversation.error,
+        refused=refused + conversation.sender.refused, parked=conversation.alarms.parked(),
+        waiting=list(islice(conversation.sender.waiting(), ALARMS_MAX)), error=conversation.error,
         certificate_days_left=None if conversation.peer is None else conversation.peer.days_left(now(engine)),
     )  # fmt: skip

@@ -48,9 +48,9 @@ def event_times(data: bytes) -> tuple[int, int]:
     moments: list[int] = []
     try:
         moments = [to_us(one.time) for one in _times_of_lines.decode_lines(data) if one.time]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         for line in data.split(b"\n"):
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 if (time := _times_of_lines.decode(line).time) is not None:
                     moments.append(to_us(time))
     return (min(moments), max(moments)) if moments else (0, 0)

@@ -51,7 +51,7 @@ def keyed(data: bytes, first: int) -> Iterator[Keyed]:
 
 def _decode(data: bytes, lines: list[tuple[int, bytes]]) -> list[_Brief | None]:
     """All at once if possible; None for what is no envelope (which has no key, hence stays)."""
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found: list[_Brief | None] = _brief.decode_lines(data)  # type: ignore[assignment]
         if len(found) == len(lines):
             return found
@@ -61,7 +61,7 @@ def _decode(data: bytes, lines: list[tuple[int, bytes]]) -> list[_Brief | None]:
 def _decode_one(line: bytes) -> _Brief | None:
     try:
         return _brief.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -50,7 +50,7 @@ def offset_at(log: Log, moment_us: int, disk: Disk) -> int:
             for offset, line in (
                 enumerate(chunk.data.split(b"\n")[:-1], chunk.first) if chunk.numbered is None else chunk.numbered
             ):
-                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     if line.strip(b" ") and to_us(_brief.decode(line).time) >= moment_us:
                         return offset
     return limit.next
@@ -116,7 +116,7 @@ def _scan(log: Log, start: int, pattern: bytes, message_id: str, disk: Disk, sto
         while cursor.offset < end and (chunk := cursor.read()) is not None:
             if pattern in chunk.data:
                 for offset, line in _numbered(chunk.data, chunk.first, chunk.numbered):
-                    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         if pattern in line and _brief.decode(line).id == message_id:
                             return offset
             if (
@@ -151,5 +151,5 @@ def id_at(log: Log, offset: int, disk: Disk) -> str:
     line = line_at(log, offset, disk) if offset >= 0 else None
     try:
         return str(_named.decode(line or b"null").id)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""

@@ -33,6 +33,7 @@ STATE_FILE: Final = "state.json"
 CONFIGURED_FILE: Final = "configured.json"
 LOCK_FILE: Final = "lock"
 ADDRESS_FILE: Final = "address"
+WANTED_FILE: Final = "wanted"
 _TOLD_MAX: Final = 3
 LAST_FILE: Final = "last-here"
 
@@ -82,6 +83,8 @@ class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages the other side refused since then; they are among the dead letters."""
     parked: dict[str, str] = {}
     """Channels that stand still, and why."""
+    waiting: list[str] = []
+    """Channels that are to be sent and do not flow: they are parked, or one of the sides looks what it has of them."""
     certificate_days_left: float | None = None
     """Of the other side's certificate."""
     error: str = ""
@@ -228,7 +231,8 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
     """How far the other ends of links have come in a channel: for retention, which may wait for them.
 
     A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``, as
-    does one whose position is of a former life of the channel. A peer counts until the hub would forget it.
+    does one whose position is of a former life of the channel. A peer counts until the hub would forget it, in channels
+    that it asked for when it was here last.
     """
     waited_for = _waited_for(engine)
     found: dict[str, int] = {}
@@ -241,13 +245,15 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
         if kind == "hub" and told in left:
             left.discard(told)
             found[f"link to {name}"] = position
-        elif kind == "peer" and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
+        elif kind == "peer" and told and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
             found[f"link from {name}"] = position
     return found | {f"link to {address}": first for address in left}
 
 
 def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[LinkKind, str, _Kept, str]]:
-    """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last."""
+    """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last, if
+    it wants it.
+    """
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -255,7 +261,9 @@ def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tup
             if kind == "hub":
                 yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
             else:
-                yield kind, name, kept, str(last_here(directory / name, disk))
+                texts = wanted(directory / name, disk)
+                unwanted = texts is not None and not any(_means(text, channel) for text in texts)
+                yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
 
 
 def last_here(directory: Path, disk: Disk) -> float:
@@ -264,6 +272,14 @@ def last_here(directory: Path, disk: Disk) -> float:
         return disk.stat(directory / LAST_FILE).st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return 0.0
+
+
+def wanted(directory: Path, disk: Disk) -> list[str] | None:
+    """Which channels a peer asked for last, names and patterns; None if nobody knows."""
+    try:
+        return msgspec.json.decode(disk.read_file(directory / WANTED_FILE), type=list[str])
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
 
 
 def _means(text: str, channel: str) -> bool:
