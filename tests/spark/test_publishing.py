@@ -15,10 +15,12 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
+from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log.packed import Packed
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
 from heliograph.spark.staging import Stage
-from heliograph.staging import publishing
+from heliograph.staging import appending, publishing
 from heliograph.staging.files import Section
 from heliograph.staging.publishing import drop_batch, publish_batch, tidy
 from heliograph.station.producer import Producer
@@ -80,9 +82,10 @@ class Died(BaseException):
     """Nothing catches it, as nothing runs in a killed process."""
 
 
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 300])
 @pytest.mark.parametrize("deaths", range(1, 9))
 def test_a_driver_that_dies_anywhere_is_finished_by_the_next(
-    root: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+    root: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, size: int
 ) -> None:
     """It dies before the nth thing that changes the disk; the batch comes again with other rows in other tasks."""
     publish_batch(str(root), QUERY, "0", stage(root, "0", texts(100)))
@@ -106,6 +109,7 @@ def test_a_driver_that_dies_anywhere_is_finished_by_the_next(
 
     monkeypatch.setattr(publishing, "_save", save)
     monkeypatch.setattr(Producer, "publish_encoded", publish)
+    monkeypatch.setattr(appending, "SPARK_APPEND_BYTES", size)
     sections = stage(root, "1", texts(*range(10))) + stage(root, "1", texts(*range(10, 20)), "1-0")
     try:
         publish_batch(str(root), QUERY, "1", sections)
@@ -307,7 +311,7 @@ def test_columns_that_mean_nothing_are_refused() -> None:
 def test_a_section_out_of_turn_is_refused(root: Path) -> None:
     with hg.open(root) as station, station.producer("p") as producer:
         head = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
-        body = [head + b',"data":1']
+        body = Packed.of([head + b',"data":1'])
         assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 1
         assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 0
         with pytest.raises(OutOfSequence):

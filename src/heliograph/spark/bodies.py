@@ -311,3 +311,9 @@ def content(texts: pa.Array) -> bytes:
     """The bytes of all texts behind each other."""
     borders = memoryview(texts.buffers()[1]).cast("i")
     return bytes(memoryview(texts.buffers()[2])[borders[texts.offset] : borders[texts.offset + len(texts)]])
+
+
+def borders(texts: pa.Array) -> list[int]:
+    """Where each text ends among the bytes of all, and where the first begins."""
+    found: list[int] = memoryview(texts.buffers()[1]).cast("i")[texts.offset : texts.offset + len(texts) + 1].tolist()
+    return [border - found[0] for border in found] if found[0] else found
