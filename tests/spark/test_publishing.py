@@ -11,12 +11,16 @@ from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import heliograph as hg
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log.packed import Packed
+from heliograph.spark import bodies
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
 from heliograph.spark.staging import Stage
@@ -251,6 +255,55 @@ def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) ->
     publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": payloads}))
     with hg.open(root, read_only=True) as station:
         assert [message.data for message in station.read("out")] == [msgspec.json.decode(one) for one in payloads]
+
+
+numbers_and_noise = st.lists(
+    st.sampled_from(["e", "E", "+", "-", "1", "23", "456", "7" * 199, "0" * 13, ".", ",", ":", "[", " ", "x", "ü"]),
+    max_size=12,
+)
+
+
+@given(numbers_and_noise)
+@example(["1", "E", "+", "456"])
+@example(["7" * 199, "1"])
+@example(["x", "7" * 199, "1", "x"])
+def test_whatever_may_be_too_large_is_looked_at(parts: list[str]) -> None:
+    text = "".join(parts)
+    if pc.match_substring_regex(pa.array([text]), bodies._LARGE)[0].as_py():
+        assert bodies.may_hold_large(text.encode())
+
+
+@pytest.mark.parametrize("places", range(64))
+def test_two_hundred_digits_are_looked_at_wherever_they_begin(places: int) -> None:
+    assert bodies.may_hold_large(b"x" * places + b"9" * 200 + b"x")
+    assert not bodies.may_hold_large(b"x" * places + b"9" * 100 + b"x" * 16 + b"9" * 100)
+
+
+def test_rows_of_which_no_envelope_is_like_the_other(root: Path) -> None:
+    """What is the same in all rows is put together beforehand: here nothing is."""
+    moments = [datetime(2026, 11, 15, 20, 30, at, tzinfo=UTC) for at in range(3)]
+    rows = {
+        "data": ["1", "2", "3"], "time": moments, "type": ["a.b", None, "c.d"], "key": ["k", None, 'q"'],
+        "subject": [None, "s", ""], "id": [None, "own", None],
+    }  # fmt: skip
+    sections = stage(root, "0", rows) + stage(root, "0", {"data": ["4"], "time": moments[:1]}, "1-0")
+    publish_batch(str(root), QUERY, "0", sections)
+    with hg.open(root, read_only=True) as station:
+        found = {message.data: message for message in station.read("out")}
+    assert [found[n].type for n in (1, 2, 3, 4)] == ["a.b", "heliograph.data.v1", "c.d", "heliograph.data.v1"]
+    assert [found[n].time for n in (1, 2, 3, 4)] == [*moments, moments[0]]
+    assert [found[n].key for n in (1, 2, 3, 4)] == ["k", None, 'q"', None]
+    assert [found[n].subject for n in (1, 2, 3, 4)] == [None, "s", None, None]
+    assert found[2].id == "own"
+    assert len({message.id for message in found.values()}) == 4
+
+
+def test_many_small_rows_are_not_laid_aside_all_at_once(root: Path) -> None:
+    """What is appended at once is bounded, and so is the memory that it takes."""
+    sections = stage(root, "0", {"data": ["1"] * 50_000})
+    assert max(section.length for section in sections) <= 1.2 * SPARK_APPEND_BYTES
+    publish_batch(str(root), QUERY, "0", sections)
+    assert numbers(root) == [1] * 50_000
 
 
 @pytest.mark.parametrize("column", ["data", "key", "subject", "type", "channel"])

@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import google_crc32c
 import pyarrow as pa
@@ -25,12 +26,16 @@ from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import SUFFIX, SUMS, Section, folder, make_folder
 
+ENVELOPE_BYTES: Final = 200
+"""About what a message has beside its payload."""
+
 
 def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at once as are written at once."""
     for batch in batches:
         _check_texts(batch)
-        step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
+        # Beside what is in the rows each becomes an envelope: many small rows are a lot, too.
+        step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes + batch.num_rows * ENVELOPE_BYTES))
         for at in range(0, batch.num_rows, step):
             yield pa.Table.from_batches([batch.slice(at, step)])
 
