@@ -96,6 +96,12 @@ class Disk:
             have += len(more)
         return b"".join(parts)
 
+    def uncache(self, fd: int, length: int, position: int) -> None:
+        """Nobody will read that again soon: its memory may serve others. What is not synced stays."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+
     def read_file(self, path: str | Path) -> bytes:
         """A whole, small file."""
         fd = self.open(path, os.O_RDONLY)

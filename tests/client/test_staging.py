@@ -40,7 +40,7 @@ from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Staged, o
 from heliograph.federation.clients import Clients
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.desk import Desk
-from heliograph.staging import publishing
+from heliograph.staging import appending, publishing
 from heliograph.staging.publishing import Record
 from heliograph.staging.queries import owner
 from tests.client.conftest import Hub
@@ -230,6 +230,7 @@ def test_many_cuts_anywhere(hub: Hub) -> None:
 
 def test_a_batch_is_published_in_steps_and_others_have_their_turn(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storeroom, "STEP_S", 0.0)
+    monkeypatch.setattr(appending, "SPARK_APPEND_BYTES", 1)  # each message is a step
     monkeypatch.setattr(Clients, "look", lambda _: None)  # or the hub finishes it meanwhile
     asked: list[bool] = []
     commit = storeroom.Storeroom.commit
@@ -252,6 +253,7 @@ def test_a_batch_is_published_in_steps_and_others_have_their_turn(hub: Hub, monk
 def begin(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin to publish a batch, at a hub that does nothing by itself."""
     monkeypatch.setattr(storeroom, "STEP_S", 0.0)
+    monkeypatch.setattr(appending, "SPARK_APPEND_BYTES", 1)  # each message is a step
     monkeypatch.setattr(Clients, "look", lambda _: None)
     with hub.open("hub"), hub.connect() as client:
         laid = [client.staging().stage("0", f"t{n}", "alerts", events(n), query=Q) for n in range(5)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heliograph.log import stamping
 from heliograph.log.lines import batch_of, intact, origin_of
-from heliograph.log.stamping import EncodedTicket, NumberForm, one_by_one, together
+from heliograph.log.packed import EncodedTicket, Packed, Spot
+from heliograph.log.stamping import NumberForm, borders_of, one_by_one, sums_of, together
 
 PLACE = b',"origin":"host%d.k3f9q2","originseq":"3/'
 FORM = NumberForm(b',"producer":"spark.6f1e","producerseq":"12/', b'"')
@@ -23,13 +26,15 @@ FORM = NumberForm(b',"producer":"spark.6f1e","producerseq":"12/', b'"')
 @example([b"{"], 9, 0)
 @example([b""] * 3, 1, 2**62)
 def test_together_is_as_one_by_one(bodies: list[bytes], number: int, first: int) -> None:
-    made = together(bodies, FORM, number, PLACE, first)
+    data = Packed.of(bodies).data
+    borders = borders_of(data)
+    made = together(data, borders, sums_of(data, borders), FORM, number, PLACE, first)  # type: ignore[arg-type]
     assert made == one_by_one(bodies, FORM, number, PLACE, first)
 
 
 def test_the_lines_say_what_they_are() -> None:
     bodies = [b'{"id":"%d","data":%d' % (at, at) for at in range(1000)]
-    lines = EncodedTicket(bodies, FORM, 95, 1).lines(PLACE, 7).split(b"\n")
+    lines = EncodedTicket(Packed.of(bodies), FORM, 95, 1).lines(PLACE, 7).split(b"\n")
     assert lines.pop() == b""
     for at, line in enumerate(lines):
         assert intact(line)
@@ -42,13 +47,48 @@ def test_the_lines_say_what_they_are() -> None:
         assert (place.partition, place.offset) == (3, 7 + at)
 
 
-def test_without_numpy_they_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticket = EncodedTicket([b"{%d" % at for at in range(600)], FORM, 1, 1)
-    with_numpy = ticket.lines(PLACE, 0)
-    monkeypatch.setattr(stamping, "_numpy", lambda: None)
-    assert ticket.lines(PLACE, 0) == with_numpy
+def test_without_numpy_and_arrow_they_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [b"{%d" % at for at in range(600)]
+    with_both = EncodedTicket(Packed.of(bodies), FORM, 1, 1).lines(PLACE, 0)
+    monkeypatch.setattr(stamping, "_tools", lambda: None)
+    packed = Packed.of(bodies)
+    assert EncodedTicket(packed, FORM, 1, 1).lines(PLACE, 0) == with_both
+    assert EncodedTicket(packed.part(100, 103), FORM, 1, 1).lines(PLACE, 7) == one_by_one(
+        bodies[100:103], FORM, 1, PLACE, 7
+    )
+
+
+@pytest.mark.parametrize("count", [3, 600])
+@pytest.mark.parametrize("change", [{"number": 6}, {"first": 8}, {"place": b',"origin":"a.b","originseq":"0/'}, {}])
+def test_lines_that_were_made_for_another_spot_are_made_anew(count: int, change: dict[str, Any]) -> None:
+    bodies = [b"{%d" % at for at in range(count)]
+    packed = Packed.of(bodies)
+    spot = Spot(FORM, 5, PLACE, 7)
+    packed.prepare(spot._replace(**change))
+    assert packed.lines(spot) == one_by_one(bodies, *spot)
+    assert packed.lines(spot) == one_by_one(bodies, *spot), "once more, if the first time failed"
+
+
+def test_lines_that_were_made_before_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = Packed.of([b"{"] * 600)
+    spot = Spot(FORM, 5, PLACE, 7)
+    packed.prepare(spot)
+    monkeypatch.setattr(Packed, "_finished", None)
+    assert packed.lines(spot).count(b"\n") == 600
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 700), (0, 600), (50, 700), (99, 100)])
+@pytest.mark.parametrize("known", [True, False])
+def test_some_of_them_are_as_if_they_came_alone(begin: int, end: int, known: bool) -> None:
+    bodies = [b'{"n":%d' % at for at in range(700)]
+    whole = Packed.of(bodies)
+    if known:  # as they were laid aside
+        whole = Packed(whole.data, sums_of(whole.data, borders_of(whole.data)))
+    some = whole.part(begin, end)
+    assert len(some) == end - begin
+    assert some.lines(Spot(FORM, 95, PLACE, 7)) == one_by_one(bodies[begin:end], FORM, 95, PLACE, 7)
 
 
 def test_the_size_of_a_ticket_is_about_that_of_its_lines() -> None:
-    ticket = EncodedTicket([b"x" * 1000] * 20, FORM, 1, 1)
+    ticket = EncodedTicket(Packed.of([b"x" * 1000] * 20), FORM, 1, 1)
     assert ticket.size <= len(ticket.lines(PLACE, 0)) <= 1.2 * ticket.size

@@ -11,14 +11,20 @@ from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import heliograph as hg
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
+from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log.packed import Packed
+from heliograph.spark import bodies
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
 from heliograph.spark.staging import Stage
-from heliograph.staging import publishing
+from heliograph.staging import appending, publishing
 from heliograph.staging.files import Section
 from heliograph.staging.publishing import drop_batch, publish_batch, tidy
 from heliograph.station.producer import Producer
@@ -80,9 +86,10 @@ class Died(BaseException):
     """Nothing catches it, as nothing runs in a killed process."""
 
 
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 300])
 @pytest.mark.parametrize("deaths", range(1, 9))
 def test_a_driver_that_dies_anywhere_is_finished_by_the_next(
-    root: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+    root: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, size: int
 ) -> None:
     """It dies before the nth thing that changes the disk; the batch comes again with other rows in other tasks."""
     publish_batch(str(root), QUERY, "0", stage(root, "0", texts(100)))
@@ -106,6 +113,7 @@ def test_a_driver_that_dies_anywhere_is_finished_by_the_next(
 
     monkeypatch.setattr(publishing, "_save", save)
     monkeypatch.setattr(Producer, "publish_encoded", publish)
+    monkeypatch.setattr(appending, "SPARK_APPEND_BYTES", size)
     sections = stage(root, "1", texts(*range(10))) + stage(root, "1", texts(*range(10, 20)), "1-0")
     try:
         publish_batch(str(root), QUERY, "1", sections)
@@ -249,6 +257,55 @@ def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) ->
         assert [message.data for message in station.read("out")] == [msgspec.json.decode(one) for one in payloads]
 
 
+numbers_and_noise = st.lists(
+    st.sampled_from(["e", "E", "+", "-", "1", "23", "456", "7" * 199, "0" * 13, ".", ",", ":", "[", " ", "x", "ü"]),
+    max_size=12,
+)
+
+
+@given(numbers_and_noise)
+@example(["1", "E", "+", "456"])
+@example(["7" * 199, "1"])
+@example(["x", "7" * 199, "1", "x"])
+def test_whatever_may_be_too_large_is_looked_at(parts: list[str]) -> None:
+    text = "".join(parts)
+    if pc.match_substring_regex(pa.array([text]), bodies._LARGE)[0].as_py():
+        assert bodies.may_hold_large(text.encode())
+
+
+@pytest.mark.parametrize("places", range(64))
+def test_two_hundred_digits_are_looked_at_wherever_they_begin(places: int) -> None:
+    assert bodies.may_hold_large(b"x" * places + b"9" * 200 + b"x")
+    assert not bodies.may_hold_large(b"x" * places + b"9" * 100 + b"x" * 16 + b"9" * 100)
+
+
+def test_rows_of_which_no_envelope_is_like_the_other(root: Path) -> None:
+    """What is the same in all rows is put together beforehand: here nothing is."""
+    moments = [datetime(2026, 11, 15, 20, 30, at, tzinfo=UTC) for at in range(3)]
+    rows = {
+        "data": ["1", "2", "3"], "time": moments, "type": ["a.b", None, "c.d"], "key": ["k", None, 'q"'],
+        "subject": [None, "s", ""], "id": [None, "own", None],
+    }  # fmt: skip
+    sections = stage(root, "0", rows) + stage(root, "0", {"data": ["4"], "time": moments[:1]}, "1-0")
+    publish_batch(str(root), QUERY, "0", sections)
+    with hg.open(root, read_only=True) as station:
+        found = {message.data: message for message in station.read("out")}
+    assert [found[n].type for n in (1, 2, 3, 4)] == ["a.b", "heliograph.data.v1", "c.d", "heliograph.data.v1"]
+    assert [found[n].time for n in (1, 2, 3, 4)] == [*moments, moments[0]]
+    assert [found[n].key for n in (1, 2, 3, 4)] == ["k", None, 'q"', None]
+    assert [found[n].subject for n in (1, 2, 3, 4)] == [None, "s", None, None]
+    assert found[2].id == "own"
+    assert len({message.id for message in found.values()}) == 4
+
+
+def test_many_small_rows_are_not_laid_aside_all_at_once(root: Path) -> None:
+    """What is appended at once is bounded, and so is the memory that it takes."""
+    sections = stage(root, "0", {"data": ["1"] * 50_000})
+    assert max(section.length for section in sections) <= 1.2 * SPARK_APPEND_BYTES
+    publish_batch(str(root), QUERY, "0", sections)
+    assert numbers(root) == [1] * 50_000
+
+
 @pytest.mark.parametrize("column", ["data", "key", "subject", "type", "channel"])
 def test_bytes_that_are_no_text_are_refused(root: Path, column: str) -> None:
     """As Spark has them after reading a file in Latin-1, or CAST(… AS STRING): no reader could decode the message."""
@@ -307,7 +364,7 @@ def test_columns_that_mean_nothing_are_refused() -> None:
 def test_a_section_out_of_turn_is_refused(root: Path) -> None:
     with hg.open(root) as station, station.producer("p") as producer:
         head = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
-        body = [head + b',"data":1']
+        body = Packed.of([head + b',"data":1'])
         assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 1
         assert producer.publish_encoded("out", 0, body, seq=1, times_us=(1, 1)) == 0
         with pytest.raises(OutOfSequence):

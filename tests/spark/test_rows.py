@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heliograph as hg
+from heliograph.log.packed import Packed
 from heliograph.spark import rows as module
 from heliograph.spark.cutting import PADDING, cut
 from heliograph.spark.rows import Piece, Place, to_batch
@@ -70,8 +71,8 @@ def test_numbers_stand_before_the_data_or_behind_it(tmp_path: Path) -> None:
             producer.publish_many("alerts", [{"n": 1}, "text", None])
         with station.producer("behind") as producer:
             bodies = [HEAD + b',"data":%b' % data for data in (b'{"n":1}', b'"text"', b"null", b'"a\\"b"', b"[]")]
-            producer.publish_encoded("alerts", 0, bodies, seq=1, times_us=(1, 1))
-            producer.publish_encoded("alerts", 0, bodies[:1], seq=6, times_us=(1, 1))
+            producer.publish_encoded("alerts", 0, Packed.of(bodies), seq=1, times_us=(1, 1))
+            producer.publish_encoded("alerts", 0, Packed.of(bodies[:1]), seq=6, times_us=(1, 1))
     text = stored(tmp_path)
     batch, malformed = to_batch(Piece(0, text), PLACE, wanted())
     assert not malformed

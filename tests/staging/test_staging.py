@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import google_crc32c
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heliograph as hg
-from heliograph.errors import Busy
-from heliograph.staging import publishing
+from heliograph.errors import Busy, Damaged
+from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log import packed
+from heliograph.log.lines import intact, origin_of
+from heliograph.log.stamping import borders_of, sums_of
+from heliograph.staging import appending, publishing
 from heliograph.staging.files import Section, discard_through, folder, make_folder, size_of, sweep
 from heliograph.staging.publishing import Publishing, Record, load, publish_batch, tidy
 from heliograph.station.producer import Producer
@@ -78,16 +85,25 @@ class _Mortal:
         Producer.publish_encoded = self._publish  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def _steps_of(size: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(appending, "SPARK_APPEND_BYTES", size)
+        yield
+
+
 attempts = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 6), st.integers(1, 3)), min_size=1, max_size=6)
+step_bytes = st.sampled_from([SPARK_APPEND_BYTES, 300, 1])
+"""All in one step, some messages in each, one in each; with less than a batch in a step another thread reads ahead."""
 
 
 @settings(max_examples=25, deadline=None)
-@given(attempts)
+@given(attempts, step_bytes)
 def test_whatever_dies_and_however_it_is_cut_into_steps_each_batch_is_there_once(
-    plan: list[tuple[int, int, int]],
+    plan: list[tuple[int, int, int]], size: int
 ) -> None:
     """Each is tried some times, each time laid aside anew, and dies somewhere or does some steps."""
-    with tempfile.TemporaryDirectory() as directory, _Mortal() as mortal:
+    with tempfile.TemporaryDirectory() as directory, _Mortal() as mortal, _steps_of(size):
         root = Path(directory) / "data"
         with hg.open(root, name="host1", durability="os") as station:
             for batch in range(3):
@@ -108,6 +124,141 @@ def test_whatever_dies_and_however_it_is_cut_into_steps_each_batch_is_there_once
                 assert done
         assert numbers(root) == sorted(n for batch in range(3) for n in range(batch * 100, batch * 100 + 4))
         assert not list((root / "spark").rglob("*.lines"))
+
+
+def stored(root: Path, partition: int = 0) -> list[bytes]:
+    files = sorted((root / "channels" / "out" / str(partition)).glob("*.jsonl"))
+    return b"".join(file.read_bytes() for file in files).splitlines()
+
+
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 1])
+def test_others_who_publish_in_between_disturb_nobody(root: Path, size: int) -> None:
+    """Lines are finished before it is their turn, for places that others may get."""
+    real = Producer.publish_encoded
+    with hg.open(root) as other, _steps_of(size), pytest.MonkeyPatch.context() as patch:
+
+        def publish(*args: Any, **more: Any) -> int:
+            if args[2] == 0:
+                other.publish("out", -1, key="a")
+                other.publish("out", -1, key="d")  # each goes to another partition
+            return real(*args, **more)
+
+        patch.setattr(Producer, "publish_encoded", publish)
+        laid = lay(root, "0", *range(700), name="a") + lay(root, "0", *range(700, 710), name="b")
+        publish_batch(str(root), Q, "0", laid)
+    assert [one for one in numbers(root) if one >= 0] == list(range(710))
+    for partition in (0, 1):
+        for offset, line in enumerate(stored(root, partition)):
+            assert intact(line)
+            place = origin_of(line)
+            assert place is not None
+            assert (place.partition, place.offset) == (partition, offset)
+
+
+def test_small_sections_of_a_partition_are_appended_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    real = Producer.publish_encoded
+
+    def publish(*args: Any, **more: Any) -> int:
+        calls.append((args[2], len(args[3])))
+        return real(*args, **more)
+
+    monkeypatch.setattr(Producer, "publish_encoded", publish)
+    laid = [section for at in range(50) for section in lay(root, "0", at, name=f"t{at}", partition=at % 2)]
+    publish_batch(str(root), Q, "0", laid)
+    assert calls == [(0, 25), (1, 25)]
+    assert numbers(root) == list(range(50))
+    with hg.open(root, read_only=True) as station:
+        assert [message.data for message in station.read("out") if message.partition == 0] == list(range(0, 50, 2))
+
+
+def test_no_thread_is_left_behind(root: Path) -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if "staging" in thread.name]
+
+    laid = lay(root, "0", *range(100))
+    during: list[str] = []
+    with _steps_of(1):
+        with Publishing(root, Q) as turn:
+            assert not turn.publish("0", lambda: laid, lambda: during.extend(threads()) or True)
+        assert len(during) == 1
+        assert not threads()
+        with _Mortal() as mortal, Publishing(root, Q) as turn, pytest.raises(Died):
+            mortal.left = 5
+            turn.finished()
+        assert not threads()
+        publish_batch(str(root), Q, "0", [])
+    assert not threads()
+    assert numbers(root) == list(range(100))
+
+
+def with_sums(root: Path, section: Section) -> Section:
+    """As tasks of Spark lay it aside: the checksums of its bodies beside it, here behind those of another section."""
+    path = root / "spark" / "staged" / section.file
+    bodies = path.read_bytes()
+    sums = sums_of(bodies, borders_of(bodies))
+    path.with_suffix(".sums").write_bytes(b"1234" + sums)
+    return msgspec.structs.replace(section, sums=(4, google_crc32c.value(sums)))
+
+
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 90_000])
+@pytest.mark.parametrize("count", [3, 600])
+def test_checksums_that_were_laid_aside_are_those_of_the_lines(
+    root: Path, monkeypatch: pytest.MonkeyPatch, size: int, count: int
+) -> None:
+    laid = lay(root, "0", *range(count), name="a") + lay(root, "0", *range(count, 2 * count), name="b")
+    sections = [with_sums(root, section) for section in laid]
+    monkeypatch.setattr(packed, "sums_of", None)
+    with _steps_of(size):
+        publish_batch(str(root), Q, "0", sections)
+    assert numbers(root) == list(range(2 * count))
+    assert all(intact(line) for line in stored(root))
+    assert not list((root / "spark").rglob("*.sums"))
+
+
+def test_a_batch_of_which_some_has_no_checksums_is_published(root: Path) -> None:
+    """A record that another version left may name such."""
+    first, second = lay(root, "0", *range(600), name="a") + lay(root, "0", *range(600, 1200), name="b")
+    publish_batch(str(root), Q, "0", [with_sums(root, first), second])
+    assert numbers(root) == list(range(1200))
+    assert all(intact(line) for line in stored(root))
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "changed", "empty"])
+def test_checksums_that_are_damaged_are_made_anew(root: Path, harm: str) -> None:
+    """They are not synced, and a line with a wrong one would be damaged for ever."""
+    sections = [with_sums(root, lay(root, "0", *range(at, at + 600), name=f"t{at}")[0]) for at in (0, 600)]
+    path = (root / "spark" / "staged" / sections[1].file).with_suffix(".sums")
+    data = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"short": data[:-1], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}[harm])
+    publish_batch(str(root), Q, "0", sections)
+    assert numbers(root) == list(range(1200))
+    assert all(intact(line) for line in stored(root))
+
+
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 1])
+def test_what_comes_before_a_damaged_section_is_there_once_when_it_is_mended(root: Path, size: int) -> None:
+    sections = [lay(root, "0", *range(at, at + 600), name=f"t{at}")[0] for at in (0, 600)]
+    path = root / "spark" / "staged" / sections[1].file
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + b"8" + data[-2:])
+    with _steps_of(size):
+        with pytest.raises(Damaged, match="is damaged, though the batch"):
+            publish_batch(str(root), Q, "0", sections)
+        assert numbers(root) in ([], list(range(600)))
+        path.write_bytes(data)
+        publish_batch(str(root), Q, "0", [])
+    assert numbers(root) == list(range(1200))
+
+
+def test_a_section_that_does_not_have_its_lines_is_damaged(root: Path) -> None:
+    (section,) = lay(root, "0", 1, 2)
+    with pytest.raises(Damaged, match="is damaged"):
+        publish_batch(str(root), Q, "0", [msgspec.structs.replace(section, count=3)])
+    assert numbers(root) == []
 
 
 def test_another_query_of_the_same_name_at_once_waits_or_is_told(root: Path) -> None:

@@ -15,7 +15,7 @@ from heliograph import config as configs
 from heliograph.errors import Busy, InvalidName, Unreachable
 from heliograph.limits import SPARK_HUB_S
 from heliograph.names import DEAD_LETTER
-from heliograph.spark.bodies import Encoder, content
+from heliograph.spark.bodies import Encoder, borders, content
 from heliograph.spark.directory import Directory
 from heliograph.spark.memory import keep_freed_memory
 from heliograph.spark.options import WriteOptions
@@ -146,7 +146,7 @@ class _Sending:
         """Lay rows aside that go to one channel."""
         lines = self._encoder.bodies(no_letters(channel), rows, "}\n").texts
         data = memoryview(content(lines))
-        for begin, end in cuts(_borders(lines), self._size):
+        for begin, end in cuts(borders(lines), self._size):
             name = f"{self._name}-{len(self.files)}"
             events = bytes(data[begin : end - 1])  # the last one needs no newline
             self.files.append(self._staging.stage(self._batch, name, channel, events, query=self._query))
@@ -160,12 +160,6 @@ def no_letters(channel: str) -> str:
             "with option 'path', where that station is, or to a channel with another name"
         )
     return channel
-
-
-def _borders(texts: pa.Array) -> Sequence[int]:
-    """Where each text ends among the bytes of all, and where the first begins."""
-    borders = memoryview(texts.buffers()[1]).cast("i")[texts.offset : texts.offset + len(texts) + 1].tolist()
-    return [border - borders[0] for border in borders] if borders[0] else borders
 
 
 def cuts(borders: Sequence[int], size: int) -> Iterator[tuple[int, int]]:

@@ -39,6 +39,8 @@ _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
+_FRESH: Final = object()
+"""Stands for ids that nobody gave."""
 _LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{200})"
 """Numbers that may be beyond a double; what is no number may look so, too."""
 _US_MAX: Final = 253_402_300_800_000_000
@@ -102,9 +104,9 @@ class Encoder:
         self._check_size(channel, texts)
         return Bodies(texts, span)
 
-    def _ids(self, rows: pa.Table) -> pa.Array:
+    def _ids(self, rows: pa.Table) -> Any:
         if "id" not in rows.column_names:
-            return _fresh_ids(len(rows))
+            return _FRESH
         ids = _chunk(rows["id"])
         if ids.null_count:
             ids = pc.coalesce(ids, _fresh_ids(len(ids)))
@@ -175,12 +177,29 @@ def _json(column: pa.ChunkedArray) -> pa.Array:
     values = _chunk(column)
     if not pa.types.is_string(values.type):
         return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
-    for text in values.filter(pc.match_substring_regex(values, _LARGE)).to_pylist():
-        _check(text)
     members = pc.binary_join_element_wise(values.drop_null(), ",\n", "")
-    if not len(members) or _each_whole(content(members), len(members)):
+    text = content(members)
+    if may_hold_large(text):
+        for one in values.filter(pc.match_substring_regex(values, _LARGE)).to_pylist():
+            _check(one)
+    if not len(members) or _each_whole(text, len(members)):
         return values
     return pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
+
+
+def may_hold_large(text: bytes) -> bool:
+    """Whether any number in a text may be beyond a double: a quick look, before each is looked at.
+
+    >>> may_hold_large(b'[1e99, 1.5E+30, "be+2"]'), may_hold_large(b"1e+100"), may_hold_large(b"9" * 200)
+    (False, True, True)
+    """
+    letters = np.frombuffer(text + b"\n", np.uint8)
+    digits = letters - np.uint8(ord("0")) < 10
+    if bytes([True] * 12) in digits[::16].tobytes():
+        return True  # perhaps 200 in a row
+    three = digits[:-2] & digits[1:-1] & digits[2:]
+    exponents = letters[:-4] | np.uint8(0x20) == ord("e")
+    return bool((exponents & (three[1:-1] | (three[2:] & (letters[1:-3] == ord("+"))))).any())
 
 
 def _each_whole(text: bytes, count: int) -> bool:
@@ -195,7 +214,8 @@ def _each_whole(text: bytes, count: int) -> bool:
         values = _raws.decode(b"".join((b"[", memoryview(text)[:-2], b"]")))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    return len(values) == count == text.count(b"\n") and b"\n" not in _encode(values)
+    breaks = np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    return len(values) == count == breaks and b"\n" not in _encode(values)
 
 
 def _encoded(value: Any, kind: pa.DataType) -> str | None:
@@ -274,12 +294,12 @@ def _escaped(texts: pa.Array) -> bool:
     return _ESCAPED.search(content(texts)) is not None
 
 
-def _fresh_ids(count: int) -> pa.Array:
-    """As many ids as wanted, which count on in their last eight digits, as columns of a table."""
+def _fresh_ids(count: int, before: str = "", behind: str = "") -> pa.Array:
+    """As many ids as wanted, which count on in their last eight digits, as columns of a table; between two texts."""
     text, start = id_run()
-    begin = np.frombuffer(text.encode(), np.uint8)
-    table = np.empty((count, len(begin) + 8), np.uint8)
-    table[:, : len(begin)] = begin
+    begin, end = (before + text).encode(), behind.encode()
+    table = np.empty((count, len(begin) + 8 + len(end)), np.uint8)
+    table[:] = np.frombuffer(begin + bytes(8) + end, np.uint8)
     write_hexadecimal(table, len(begin), np.arange(start, start + count))
     borders = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(borders), pa.py_buffer(table))
@@ -291,8 +311,26 @@ def _text(value: str) -> str:
 
 def _joined(parts: list[Any], count: int) -> pa.Array:
     """All parts behind each other, row by row; a null is nothing."""
-    found = pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="")
+    fewer = _merged(parts)
+    for at in [at for at, part in enumerate(fewer) if part is _FRESH]:
+        fewer[at - 1 : at + 2] = [_fresh_ids(count, fewer[at - 1], fewer[at + 1])]
+    found = pc.binary_join_element_wise(*fewer, "", null_handling="replace", null_replacement="")
     return found if isinstance(found, pa.Array) else pa.repeat(found, count)
+
+
+def _merged(parts: list[Any]) -> list[Any]:
+    """The same with texts that are the same for all rows put together: each part costs time in each row.
+
+    >>> _merged(["a", "b", 1, "c", 2, 3, "d", "e"])
+    ['ab', 1, 'c', 2, 3, 'de']
+    """
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
 
 
 def _require(fits: pa.Array, values: pa.Array, why: str) -> None:
@@ -311,3 +349,9 @@ def content(texts: pa.Array) -> bytes:
     """The bytes of all texts behind each other."""
     borders = memoryview(texts.buffers()[1]).cast("i")
     return bytes(memoryview(texts.buffers()[2])[borders[texts.offset] : borders[texts.offset + len(texts)]])
+
+
+def borders(texts: pa.Array) -> list[int]:
+    """Where each text ends among the bytes of all, and where the first begins."""
+    found: list[int] = memoryview(texts.buffers()[1]).cast("i")[texts.offset : texts.offset + len(texts) + 1].tolist()
+    return [border - found[0] for border in found] if found[0] else found

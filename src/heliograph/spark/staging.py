@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import google_crc32c
 import pyarrow as pa
@@ -18,18 +19,23 @@ from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import InvalidMessage
 from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log.stamping import sums_of
 from heliograph.names import DEAD_LETTER, check_name, check_publishable
-from heliograph.spark.bodies import Encoder, content, partitions_of
+from heliograph.spark.bodies import Encoder, borders, content, partitions_of
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
-from heliograph.staging.files import SUFFIX, Section, folder, make_folder
+from heliograph.staging.files import SUFFIX, SUMS, Section, folder, make_folder
+
+ENVELOPE_BYTES: Final = 200
+"""About what a message has beside its payload."""
 
 
 def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at once as are written at once."""
     for batch in batches:
         _check_texts(batch)
-        step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes))
+        # Beside what is in the rows each becomes an envelope: many small rows are a lot, too.
+        step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes + batch.num_rows * ENVELOPE_BYTES))
         for at in range(0, batch.num_rows, step):
             yield pa.Table.from_batches([batch.slice(at, step)])
 
@@ -73,8 +79,8 @@ class Stage:
         self._place = (self._directory.root, query, batch)
         self._folder = folder(*self._place)
         self._name = f"{name}-{os.urandom(4).hex()}{SUFFIX}"
-        self._fd = -1
-        self._position = 0
+        self._fd = self._sums_fd = -1
+        self._position = self._sums_position = 0
         self._sections: list[Section] = []
         self._counts: dict[str, int] = {}
         self._turn = int.from_bytes(os.urandom(4), "little")
@@ -121,10 +127,14 @@ class Stage:
     def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
         bodies = self._encoder.bodies(channel, rows, "\n")
         data = content(bodies.texts)
+        sums = sums_of(data, borders(bodies.texts)[1:])
         if self._fd < 0:
             make_folder(*self._place)
-            self._fd = SYSTEM_DISK.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            path, flags = self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._fd = SYSTEM_DISK.open(path, flags)
+            self._sums_fd = SYSTEM_DISK.open(path.with_suffix(SUMS), flags)
         SYSTEM_DISK.write_all(self._fd, data)
+        SYSTEM_DISK.write_all(self._sums_fd, sums)
         self._sections.append(
             Section(
                 str(Path(self._folder.parent.name, self._folder.name, self._name)),
@@ -135,16 +145,21 @@ class Stage:
                 len(data),
                 google_crc32c.value(data),
                 bodies.times_us,
+                (self._sums_position, google_crc32c.value(sums)),
             )
         )
         self._position += len(data)
+        self._sums_position += len(sums)
 
     def _close(self) -> None:
-        if self._fd >= 0:
-            SYSTEM_DISK.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._sums_fd):
+            if fd >= 0:
+                SYSTEM_DISK.close(fd)
+        self._fd = self._sums_fd = -1
         self._directory.close()
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):
-            SYSTEM_DISK.unlink(self._folder / self._name)
+        path = self._folder / self._name
+        for one in (path, path.with_suffix(SUMS)):
+            with contextlib.suppress(OSError):
+                SYSTEM_DISK.unlink(one)

@@ -1,8 +1,10 @@
 """Messages that are laid aside, where no reader looks, until all of a batch are published.
 
     spark/staged/QUERY/BATCH/NAME.lines     bodies: envelopes without their closing brace, each with a newline
+    spark/staged/QUERY/BATCH/NAME.sums      derived: the crc32c of each body, in four bytes
 
 A file holds messages for several channels and partitions, section by section. It is synced before anybody relies on it.
+Checksums take longest when lines are finished: many make them at the same time, and one need not.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import msgspec
 
 from heliograph.disk import SYSTEM_DISK
 from heliograph.errors import Damaged
+from heliograph.log.stamping import SUM_BYTES
 
 FOLDER: Final = "spark"
 STAGED: Final = "staged"
 SUFFIX: Final = ".lines"
+SUMS: Final = ".sums"
 _TRIES: Final = 8
 PRODUCER_BYTES_MAX: Final = 300
 """What a message has beside its body when it is published: who numbered it, and how."""
@@ -38,6 +42,7 @@ class Section(msgspec.Struct, frozen=True):
     length: int
     crc: int
     times_us: tuple[int, int]
+    sums: tuple[int, int] | None = None  # where in NAME.sums its checksums are, and the crc32c of those
 
 
 class Swept(NamedTuple):
@@ -70,22 +75,44 @@ def make_folder(root: Path, query: str, batch: str) -> Path:
 
 
 def read(root: Path, section: Section) -> bytes:
-    """The lines of a section. Damaged if they are not what was laid aside."""
+    """The bodies of a section. Damaged if they are not what was laid aside."""
     path = root / FOLDER / STAGED / section.file
     try:
-        fd = SYSTEM_DISK.open(path, os.O_RDONLY)
+        data = _read_once(path, section.length, section.position)
     except FileNotFoundError:
-        raise _lost(path, section, "gone") from None
-    try:
-        data = SYSTEM_DISK.read_range(fd, section.length, section.position)
-    finally:
-        SYSTEM_DISK.close(fd)
+        raise lost(root, section, "gone") from None
     if len(data) != section.length or google_crc32c.value(data) != section.crc:
-        raise _lost(path, section, "damaged")
+        raise lost(root, section, "damaged")
     return data
 
 
-def _lost(path: Path, section: Section, how: str) -> Damaged:
+def read_sums(root: Path, section: Section) -> bytes:
+    """The checksums of its bodies; nothing if they are not there, or not as they were made."""
+    if section.sums is None:
+        return b""
+    position, crc = section.sums
+    path = (root / FOLDER / STAGED / section.file).with_suffix(SUMS)
+    with contextlib.suppress(OSError):
+        sums = _read_once(path, SUM_BYTES * section.count, position)
+        if len(sums) == SUM_BYTES * section.count and google_crc32c.value(sums) == crc:
+            return sums
+    return b""
+
+
+def _read_once(path: Path, length: int, position: int) -> bytes:
+    """Read what nobody will read again soon: its memory serves for what is written next."""
+    fd = SYSTEM_DISK.open(path, os.O_RDONLY)
+    try:
+        data = SYSTEM_DISK.read_range(fd, length, position)
+        SYSTEM_DISK.uncache(fd, length, position)
+        return data
+    finally:
+        SYSTEM_DISK.close(fd)
+
+
+def lost(root: Path, section: Section, how: str) -> Damaged:
+    """What was laid aside and has happened is not there."""
+    path = root / FOLDER / STAGED / section.file
     query = Path(section.file).parts[0]
     return Damaged(
         f"{path} is {how}, though the batch it belongs to is not published as a whole. Put it back from a copy; or, to "

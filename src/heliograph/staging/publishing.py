@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,10 +25,11 @@ import msgspec
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import Damaged, HeliographError
-from heliograph.limits import BATCH_MESSAGES_MAX, SPARK_APPEND_BYTES, SPARK_LOCK_S, SPARK_NAMES_MAX, SPARK_STAGED_S
+from heliograph.limits import SPARK_LOCK_S, SPARK_NAMES_MAX, SPARK_STAGED_S
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
-from heliograph.staging.files import FOLDER, Section, Swept, discard, discard_through, read, sweep
+from heliograph.staging.appending import publish_sections
+from heliograph.staging.files import FOLDER, Section, Swept, discard, discard_through, sweep
 from heliograph.staging.queries import ALONE, is_numbered
 from heliograph.station.producer import Producer
 from heliograph.station.station import Station, open_station
@@ -135,12 +136,10 @@ class Publishing:
             return record
         producer = self._producer()
         record = self._renumbered(producer, record)
-        numbers = dict(record.firsts)
-        for section in record.sections:
-            for _ in self._publish(producer, section, numbers[section.channel]):
+        with contextlib.closing(publish_sections(self.root, producer, record.sections, record.firsts)) as steps:
+            for _ in steps:
                 if enough():
                     return record
-            numbers[section.channel] += section.count
         done = Record(record.batch, True, before=record.before)
         _save(self.root, self._query, done)
         self._discard(record.batch)
@@ -153,20 +152,6 @@ class Publishing:
             record = msgspec.structs.replace(record, firsts=firsts)
             _save(self.root, self._query, record)
         return record
-
-    def _publish(self, producer: Producer, section: Section, first: int) -> Iterator[None]:
-        """Append what is missing of a section, step by step."""
-        if first + section.count - 1 <= producer.last(section.channel):
-            return
-        bodies = read(self.root, section).split(b"\n")[:-1]
-        # Fewer than there were when it was laid aside, if the channel was made anew since.
-        partition = section.partition % producer.partitions(section.channel)
-        step = max(1, min(BATCH_MESSAGES_MAX, section.count * SPARK_APPEND_BYTES // max(1, section.length)))
-        for at in range(0, section.count, step):
-            producer.publish_encoded(
-                section.channel, partition, bodies[at : at + step], seq=first + at, times_us=section.times_us
-            )
-            yield
 
     def _discard(self, batch: str) -> None:
         (discard_through if self._numbered else discard)(self.root, self._query, batch)

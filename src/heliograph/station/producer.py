@@ -18,7 +18,9 @@ import msgspec
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.producers import Last
 from heliograph.errors import HeliographError, OutOfSequence, StationClosed
-from heliograph.log.stamping import EncodedTicket, NumberForm
+from heliograph.log.lines import origin_place
+from heliograph.log.packed import EncodedTicket, Packed, Spot
+from heliograph.log.stamping import NumberForm
 from heliograph.log.tickets import Ticket
 from heliograph.message import HeaderValue, Receipt
 from heliograph.names import check_name
@@ -41,6 +43,7 @@ class Producer:
         self._lock = threading.Lock()
         self._epoch = engine.producers.begin(self.id)
         self._begin = b',"producer":"%b","producerseq":"%d/' % (self.id.encode(), self._epoch.number)
+        self._form = NumberForm(self._begin, b'"')
         self._last: dict[str, int] = {}
         self._latest: dict[str, Receipt] = {}
         self._closed = False
@@ -144,7 +147,7 @@ class Producer:
         self,
         channel: str,
         partition: int,
-        bodies: list[bytes],
+        bodies: Packed,
         *,
         seq: int,
         times_us: tuple[int, int],
@@ -159,8 +162,8 @@ class Producer:
             known = min(len(bodies), max(0, last - self._checked(last, channel, seq) + 1))
             if known == len(bodies):
                 return 0
-            form = NumberForm(self._begin, b'"')
-            ticket = EncodedTicket(bodies[known:], form, seq + known, self._engine.clock.time_ns() // 1000)
+            fresh = bodies.part(known, len(bodies))
+            ticket = EncodedTicket(fresh, self._form, seq + known, self._engine.clock.time_ns() // 1000)
             ticket.min_us, ticket.max_us = times_us
             ticket.guard = self._epoch.guard
             try:
@@ -172,6 +175,12 @@ class Producer:
             self._last[channel] = seq + len(bodies) - 1
             self._latest[channel] = Receipt("", channel, partition, first + ticket.count - 1)
             return ticket.count
+
+    def foresee(self, channel: str, partition: int, seq: int) -> Spot:
+        """Where the message of a number will stand that is the next one in a partition, if nobody comes between."""
+        origin = f"{self._engine.name}.{self._engine.incarnation(channel)}".encode()
+        following = self._engine.bounds(channel, partition).next
+        return Spot(self._form, seq, origin_place(origin, partition), following)
 
     # -- numbers ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,90 @@
+"""Messages of a numbered publisher that were encoded elsewhere and lie behind each other, on their way to the disk.
+
+Where a line will stand is known for sure under the lock only. Whoever has many to append foresees it, and has the next
+lines finished while the present ones are written. If somebody else came between, they are finished anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from heliograph.log.stamping import SUM_BYTES, NumberForm, borders_of, can_together, one_by_one, sums_of, together
+from heliograph.log.tickets import Ticket
+
+
+class Spot(NamedTuple):
+    """What bodies become lines by: the number of the first, and where it stands in which log."""
+
+    form: NumberForm
+    number: int
+    place: bytes
+    first: int
+
+
+class Packed:
+    """Bodies, each with a newline behind it; perhaps with their checksums, as `sums_of` makes them."""
+
+    __slots__ = ("_borders", "_made", "_sums", "data")
+
+    def __init__(self, data: bytes, sums: bytes = b"") -> None:
+        self.data = data
+        self._borders: Any = borders_of(data)
+        self._sums = sums
+        self._made: tuple[Spot, bytes] | None = None
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes]) -> Packed:
+        """Bodies that lie apart.
+
+        >>> Packed.of([b'{"data":1', b'{"data":2']).data
+        b'{"data":1\\n{"data":2\\n'
+        """
+        return cls(b"".join([body + b"\n" for body in bodies]))
+
+    def __len__(self) -> int:
+        return len(self._borders)
+
+    def part(self, begin: int, end: int) -> Packed:
+        """Some of them.
+
+        >>> Packed(b"1\\n22\\n3\\n").part(1, 3).data
+        b'22\\n3\\n'
+        """
+        if (begin, end) == (0, len(self)):
+            return self
+        start = self._borders[begin - 1] if begin else 0
+        return Packed(self.data[start : self._borders[end - 1]], self._sums[SUM_BYTES * begin : SUM_BYTES * end])
+
+    def prepare(self, spot: Spot) -> None:
+        """Make the lines that they will be if that is the spot. In whichever thread, before anybody appends them."""
+        self._made = (spot, self._finished(spot))
+
+    def lines(self, spot: Spot) -> bytes:
+        """What is written."""
+        made, self._made = self._made, None
+        return made[1] if made is not None and made[0] == spot else self._finished(spot)
+
+    def _finished(self, spot: Spot) -> bytes:
+        if not can_together(len(self)):
+            return one_by_one(self.data.split(b"\n")[:-1], *spot)
+        if not self._sums:
+            self._sums = sums_of(self.data, self._borders)
+        return together(self.data, self._borders, self._sums, *spot)
+
+
+class EncodedTicket(Ticket):
+    """An atomic batch of bodies, numbered from ``number`` on."""
+
+    __slots__ = ("form", "number", "packed")
+
+    def __init__(self, packed: Packed, form: NumberForm, number: int, now_us: int) -> None:
+        super().__init__((), (), now_us, atomic=True)
+        self.packed = packed
+        self.count = len(packed)
+        self.form = form
+        self.number = number
+        self.size = len(packed.data) + (len(form.before + form.behind) - 1) * self.count
+
+    def lines(self, place: bytes, first: int) -> bytes:
+        return self.packed.lines(Spot(self.form, self.number, place, first))
