@@ -16,7 +16,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructType, TimestampType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
@@ -73,8 +84,19 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
                 f"column '{field.name}' is {field.dataType.simpleString().upper()}, and must be "
                 f"{wanted.__name__.removesuffix('Type').upper()}: cast it"
             )
-        if isinstance(field.dataType, VariantType):
-            raise ConfigError("column 'data' is VARIANT: use to_json(data)")
+        if field.name == "data":
+            _check_payload(field.dataType)
+
+
+def _check_payload(kind: DataType) -> None:
+    """Refuse what Arrow has as something else: a VARIANT would be published as the bytes that Spark keeps it in."""
+    if isinstance(kind, VariantType | YearMonthIntervalType):
+        raise ConfigError(f"column 'data' is or holds {kind.simpleString().upper()}: use to_json(data)")
+    inside = [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
+    inside += [kind.elementType] if isinstance(kind, ArrayType) else []
+    inside += [kind.valueType] if isinstance(kind, MapType) else []
+    for one in inside:
+        _check_payload(one)
 
 
 class Encoder:
