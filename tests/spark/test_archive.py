@@ -113,6 +113,27 @@ def test_what_is_archived_already_is_not_archived_again(opened: Opener, root: Pa
     assert numbers(whole(root, "orders")) == list(range(51))
 
 
+def test_a_partition_that_is_added_in_the_middle_of_a_step_is_archived_once(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        station.publish("orders", "first")
+
+        def grown(*given: Any) -> list[Any]:
+            station.alter_channel("orders", partitions=3)
+            station.publish_many("orders", list(range(9)), key="k1")
+            station.publish_many("orders", list(range(9)), key="k2")
+            monkeypatch.setattr(steps, "write", write_here)
+            return write_here(*given)
+
+        monkeypatch.setattr(steps, "write", grown)
+        archive(root)
+        archive(root)
+        assert len({message.partition for message in station.read("orders")}) > 1
+    found = places(whole(root, "orders"))
+    assert len(found) == len(set(found)) == 19
+
+
 def test_columns_that_the_archive_does_not_keep_are_refused(opened: Opener, root: Path) -> None:
     with filled(opened, 3):
         archive(root)

@@ -145,7 +145,8 @@ def _commit(directory: Directory, root: Path, one: Planned, told: list[Any]) -> 
     file = directory.find(channel)
     if file is None or file.incarnation != one.incarnation:
         return Done(0, 0, 0, one.waiting, [])  # it lives anew: the next step sees how
-    mine = [row for row in told if row["channel"] == channel]
+    # A partition that was added after the planning was read as well: the next step archives it.
+    mine = [row for row in told if row["channel"] == channel and row["partition"] in one.ranges]
     number = len(one.manifest.lives) - (one.life is not None)
     files = [_file(row, number) for row in mine if row["reason"] is None]
     holes = [
