@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.jobs import replay as jobs
 from heliograph.spark.pipelines.finding import find
 from heliograph.spark.pipelines.run import Run
@@ -137,6 +138,38 @@ def test_what_sql_makes_of_one_message_is_not_torn_apart() -> None:
     found = list(selecting.chunks(table, 2, new_ids=True))
     assert [at.offset for at, _ in found] == [0, 2, 3]
     assert [rows["data"].to_pylist() for _, rows in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
+
+
+def test_a_slip_in_the_range_replays_nothing(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        station.publish("orders", 1)
+    for more, why in (
+        ({"start": '{"ordres": {"0": 41}}'}, "start names channel 'ordres', which is not read"),
+        ({"end": '{"orders": {"1": 1}}'}, "end: channel 'orders' has no partition '1'"),
+        ({"channel": "invoices.>"}, r"no channel matches 'invoices.>'"),
+    ):
+        with pytest.raises(HeliographError, match=why):
+            selecting.resolved(root, msgspec.structs.replace(SAID, **more))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_none_is_refused(root: Path, rate: float) -> None:
+    one: Any = None
+    with pytest.raises(ConfigError, match="--rate"):
+        find("replay").function(one, name=None, rate=rate, dry_run=True, **msgspec.structs.asdict(SAID))
+
+
+def test_a_partition_that_is_added_while_a_replay_rests_is_no_part_of_it(
+    opened: Opener, root: Path, spark: Any
+) -> None:
+    with opened() as station:
+        station.publish("orders", "before")
+        starts, ends = selecting.resolved(root, SAID)
+        station.alter_channel("orders", partitions=3)
+        for n in range(9):
+            station.publish("orders", n, key=f"k{n}")
+    rows = selecting.selected(spark, root, SAID, starts, ends).collect()
+    assert [row["data"] for row in rows] == ['"before"']
 
 
 def test_a_range_and_a_condition_over_archive_and_log_are_published_once(

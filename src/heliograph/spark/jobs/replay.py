@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -56,7 +57,7 @@ def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **aske
 
     said = Said(**asked)
     check_publishable(said.into)
-    if rate is not None and rate <= 0:
+    if rate is not None and not 0 < rate < math.inf:
         raise ConfigError(f"--rate {rate:g}: leave it out to publish as fast as possible")
     called = name or hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:12]
     record = records.load(run.folder, called, said)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, NotFound
 from heliograph.spark.archive.together import whole
 from heliograph.spark.bodies import COLUMNS, check_columns
 from heliograph.spark.offsets import Places
@@ -30,7 +30,12 @@ def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
     places = [Places("start", said.start, "first"), Places("end", said.end, "new")]
     found: tuple[Offsets, Offsets] = ({}, {})
     with whole(options) as store:
-        for name in store.among(options.channels):
+        names = store.among(options.channels)
+        if not names:
+            raise NotFound(f"no channel matches '{said.channel}'; 'helio channels' shows which there are")
+        for place in places:
+            place.check_channels(store, names)
+        for name in names:
             for number in range(store.channel(name).partitions):
                 for offsets, place in zip(found, places, strict=True):
                     offsets.setdefault(name, {})[str(number)] = place.offset(store, name, number)
@@ -50,6 +55,8 @@ def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends:
         .option("endingOffsets", msgspec.json.encode(ends).decode())
         .load()
     )
+    # A partition that was added since is no part of the range, and what is not named would be read as a whole.
+    table = table.where(" OR ".join(f"(channel = '{name}' AND partition < {len(of)})" for name, of in starts.items()))
     if said.where is not None:
         table = table.where(said.where)
     if said.sql is None:
