@@ -172,6 +172,20 @@ def test_a_partition_that_is_added_while_a_replay_rests_is_no_part_of_it(
     assert [row["data"] for row in rows] == ['"before"']
 
 
+def test_messages_without_a_time_have_a_place_in_the_order(tmp_path: Path, spark: Any) -> None:
+    rows = spark.sql(
+        "SELECT 'orders' AS channel, 0 AS partition, id AS offset, CAST(NULL AS TIMESTAMP) AS time, '1' AS data "
+        "FROM range(3)"
+    )
+    ((at, found),) = selecting.chunks(selecting.ordered(rows, None), 9, new_ids=False)
+    assert (at.offset, found["time"].to_pylist()) == (2, [None, None, None])
+    records.save(tmp_path, "x", Record(said=SAID, starts={}, ends={}, batch=1, after=at))
+    record = records.load(tmp_path, "x", SAID)
+    assert record is not None
+    assert record.after == at
+    assert selecting.ordered(rows, at).count() == 0
+
+
 def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
     opened: Opener, root: Path, spark: Any
 ) -> None:

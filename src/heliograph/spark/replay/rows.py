@@ -89,7 +89,8 @@ def ordered(table: DataFrame, after: At | None) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     log = Window.partitionBy("channel", "partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
-    table = table.withColumn("_at", F.max(F.unix_micros("time")).over(log))
+    latest = F.coalesce(F.max(F.unix_micros("time")).over(log), F.lit(0))  # SQL may say NULL AS time: now
+    table = table.withColumn("_at", latest)
     key = F.struct("_at", *_PLACE)
     if after is not None:
         behind = F.struct(
