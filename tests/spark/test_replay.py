@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +141,16 @@ def test_what_sql_makes_of_one_message_is_not_torn_apart() -> None:
     assert [rows["data"].to_pylist() for _, rows in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
 
 
+def test_headers_are_what_they_were_unless_sql_made_something_else_of_them() -> None:
+    exact = '{"level":3,"urgent":true,"text":"3","part":1.5,"nothing":null,"list":[1]}'
+    texts = {"level": "3", "urgent": "true", "text": "3", "part": "1.5", "nothing": "", "list": "[1]"}
+    found = json.loads(selecting._headers(texts, exact) or "")
+    assert found == {**texts, "level": 3, "urgent": True}
+    assert json.loads(selecting._headers({"level": "4", "new": "x"}, exact) or "") == {"level": "4", "new": "x"}
+    assert json.loads(selecting._headers({"level": "3"}, None) or "") == {"level": "3"}
+    assert selecting._headers({}, exact) is selecting._headers(None, None) is None
+
+
 def test_a_slip_in_the_range_replays_nothing(opened: Opener, root: Path) -> None:
     with opened() as station:
         station.publish("orders", 1)
@@ -222,6 +233,7 @@ def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
         if message.data["n"] in before:
             one = before[message.data["n"]]
             assert (message.id, message.time, message.key) == (one.id, one.time, one.key)
+        assert message.headers == {"level": 1}  # a number, as it was, from the archive and from the log
     twice = {
         "channel": "orders", "into": "twice", "start": '{"orders": {"0": 0, "1": "new"}}',
         "sql": "SELECT * EXCEPT (data), to_json(struct(offset AS n)) AS data FROM messages",

@@ -123,6 +123,13 @@ def test_numbers_of_another_writer_are_what_they_are_or_null() -> None:
         assert [row["level"] for row in batch.to_pylist()] == values
 
 
+def test_headers_as_json_are_of_the_kind_that_they_are() -> None:
+    said = b'"level":3,"urgent":true,"text":"3","part":1.50,"none":null'
+    text = line(HEAD + b',"partitionkey":"k",%b,"data":1' % said) + line(HEAD + b',"data":1')
+    batch, _ = to_batch(Piece(0, text), PLACE, wanted("headers_json STRING"))
+    assert batch["headers_json"].to_pylist() == [f"{{{said.decode()}}}", None]
+
+
 def test_attributes_behind_the_data_are_found_by_name() -> None:
     """Another writer's order: what is asked for decides nothing about what is found."""
     text = line(HEAD + b',"data":{"a":1},"subject":"late","region":"north","partitionkey":"k"') + line(

@@ -54,6 +54,7 @@ _LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{20
 """Numbers that may be beyond a double; what is no number may look so, too."""
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -279,7 +280,8 @@ def _optional(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _headers(column: pa.ChunkedArray) -> pa.Array:
-    rows = [dict(one) if one else None for one in _chunk(column).to_pylist()]
+    """Headers of a MAP; a replay has them as JSON, because they may be of several kinds."""
+    rows = [_decode(one) if isinstance(one, str) else dict(one or ()) for one in _chunk(column).to_pylist()]
     texts = [attributes(None, None, None, None, one).decode() if one else "" for one in rows]
     return pa.array(texts, pa.string())
 

@@ -56,7 +56,9 @@ TYPES: Final[dict[str, DataType]] = {
 }
 """The columns that a reader gets who asks for nothing else, in this order."""
 
-ASKED: Final[dict[str, DataType]] = {"raw": StringType(), "gap": GAP_TYPE, "appended": TimestampType()}
+ASKED: Final[dict[str, DataType]] = {
+    "raw": StringType(), "gap": GAP_TYPE, "appended": TimestampType(), "headers_json": StringType(),
+}  # fmt: skip
 """Columns that are there for who names them; ``gap`` also with failOnGap=false. ``appended``: see appends.py."""
 
 ATTRIBUTES: Final = {"key": "partitionkey"}
@@ -86,6 +88,11 @@ def default_schema(data: DataType | None, *, gaps: bool) -> StructType:
     if data is not None:
         types["data"] = data
     return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def kept_schema(*, gaps: bool) -> StructType:
+    """Everything that becomes a message once more: all columns, and headers as what they are."""
+    return default_schema(None, gaps=gaps).add("headers_json", ASKED["headers_json"])
 
 
 def check_schema(schema: StructType) -> StructType:

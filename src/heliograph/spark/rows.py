@@ -138,7 +138,7 @@ class _Rows:
             return self._texts(name)
         if pa.types.is_string(kind):
             return self._rare([one.text(name) for one in self._decoded.values()], kind)
-        return self._rare([_fitting(one.value(name), kind) for one in self._decoded.values()], kind)
+        return self._rare([fitting(one.value(name), kind) for one in self._decoded.values()], kind)
 
     def _texts(self, name: str) -> pa.Array:
         return self._mended(self._from(name), [one.text(name) for one in self._decoded.values()])
@@ -225,6 +225,7 @@ class _Rows:
 _RARE: Final[dict[str, Callable[[Odd], Any]]] = {
     "bytes": lambda one: one.bytes,
     "expires": lambda one: one.expires(),
+    "headers_json": lambda one: one.headers_json(),
     "gap": lambda _: None,
 }
 _CERTAIN: Final = frozenset(
@@ -233,7 +234,7 @@ _CERTAIN: Final = frozenset(
 """Columns for which a line need not be known to its end: every line that is cut has them, and in one place."""
 
 
-def _fitting(value: Any, kind: pa.DataType) -> Any:
+def fitting(value: Any, kind: pa.DataType) -> Any:
     """A header as a number or boolean; null if it is none."""
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
