@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.names import check_publishable
 from heliograph.spark.pipelines.declared import Option, procedure
 from heliograph.spark.pipelines.run import Progress, Result, Run
@@ -138,7 +138,13 @@ class _Publishing:
         from heliograph.staging.publishing import publish_batch
 
         who = query(self._name)
-        sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))
+        try:
+            sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))
+        except InvalidMessage as error:  # of another writer, whom nobody stopped
+            raise InvalidMessage(
+                f"batch {batch} of the replay holds a message that cannot be published: {error}. --where leaves "
+                "messages out, --sql changes them, --new-ids gives them ids"
+            ) from None
         save(self._run.folder, self._name, self._record)
         publish_batch(str(self._run.path), who, str(batch), sections)
 
