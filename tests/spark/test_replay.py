@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ConfigError, HeliographError
+from heliograph.errors import ConfigError, HeliographError, InvalidMessage
 from heliograph.spark.jobs import replay as jobs
 from heliograph.spark.pipelines.finding import find
 from heliograph.spark.pipelines.run import Run
@@ -149,6 +149,14 @@ def test_headers_are_what_they_were_unless_sql_made_something_else_of_them() -> 
     assert json.loads(selecting._headers({"level": "4", "new": "x"}, exact) or "") == {"level": "4", "new": "x"}
     assert json.loads(selecting._headers({"level": "3"}, None) or "") == {"level": "3"}
     assert selecting._headers({}, exact) is selecting._headers(None, None) is None
+
+
+def test_a_message_that_cannot_be_published_again_is_told_with_what_to_do(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        station.publish("orders", 1)
+    rows = pa.record_batch({"id": ["größe 1"], "data": ["1"]})
+    with pytest.raises(InvalidMessage, match=r"batch 7 of the replay holds .*'größe 1' is no id.* --where leaves"):
+        publishing(root)._publish(rows, 7)
 
 
 def test_a_slip_in_the_range_replays_nothing(opened: Opener, root: Path) -> None:
