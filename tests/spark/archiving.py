@@ -11,7 +11,9 @@ from heliograph.spark.archive import steps
 from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.steps import Done
 from heliograph.spark.archive.writing import Writing
-from heliograph.spark.options import Channels
+from heliograph.spark.columns import kept_schema
+from heliograph.spark.options import Channels, read_options
+from heliograph.spark.source import Reader
 from tests.spark.reading_back import reader, rows
 
 LARGE = 1 << 30
@@ -23,8 +25,7 @@ TOLD = pa.schema([
 
 def write_here(_: Any, options: dict[str, str], root: Path, file_bytes: int) -> list[Any]:
     """As Spark would: a split after the other."""
-    options = dict(options)
-    one = reader(Path(options.pop("path")), options.pop("channel"), **options)
+    one = Reader(read_options(options, streaming=False), kept_schema(gaps=True))
     told = []
     for split in one.partitions():
         for batch in Writing(str(root), file_bytes, TOLD)(one.read(split)):

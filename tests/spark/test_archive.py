@@ -27,6 +27,7 @@ from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.merging import groups, merged
 from heliograph.spark.archive.writing import KEPT, Writing
 from heliograph.station import archived
+from tests import arrivals
 from tests.opening import Opener
 from tests.spark.archiving import TOLD, archive, places, whole, write_here
 from tests.spark.reading_back import publish_every_kind, reader, rows
@@ -111,6 +112,61 @@ def test_what_is_archived_already_is_not_archived_again(opened: Opener, root: Pa
         station.publish("orders", {"n": 50}, key="k1")
         assert archive(root).rows == 1
     assert numbers(whole(root, "orders")) == list(range(51))
+
+
+def test_a_partition_that_is_added_in_the_middle_of_a_step_is_archived_once(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        station.publish("orders", "first")
+
+        def grown(*given: Any) -> list[Any]:
+            station.alter_channel("orders", partitions=3)
+            station.publish_many("orders", list(range(9)), key="k1")
+            station.publish_many("orders", list(range(9)), key="k2")
+            monkeypatch.setattr(steps, "write", write_here)
+            return write_here(*given)
+
+        monkeypatch.setattr(steps, "write", grown)
+        archive(root)
+        archive(root)
+        assert len({message.partition for message in station.read("orders")}) > 1
+    found = places(whole(root, "orders"))
+    assert len(found) == len(set(found)) == 19
+
+
+def test_headers_from_the_archive_are_of_the_kind_that_they_are_in_the_log(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        for value in (1, "1", True, "true", 2**40, "x", ""):
+            station.publish("orders", {"n": 0}, headers={"h": value, "appended": "2026-01-01"})
+        station.publish("orders", {"n": 0})
+        station.engine.relayed.arrive("orders", [arrivals.line(0, channel="orders", extra=b',"h":null,"i":1.5')])
+        archive(root)
+    for kind in ("INT", "BIGINT", "DOUBLE", "BOOLEAN", "STRING"):
+        schema = f"offset BIGINT, h {kind}, headers_json STRING"
+        assert whole(root, "orders", schema=schema) == rows(reader(root, "orders", schema=schema))
+    assert {row["appended"] for row in whole(root, "orders", schema="appended TIMESTAMP")} == {None}
+
+
+def test_files_of_an_earlier_version_are_read_and_merged_with_those_of_this(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        station.publish("orders", {"n": 0}, headers={"level": 3})
+        with monkeypatch.context() as earlier:
+            earlier.setattr(writing, "KEPT", writing.KEPT.remove(writing.KEPT.get_field_index("headers_json")))
+            archive(root)
+        station.publish("orders", {"n": 1}, headers={"level": 4})
+        archive(root)
+    schema = "offset BIGINT, level INT, headers_json STRING"
+    expected = [
+        {"offset": 0, "level": 3, "headers_json": None},
+        {"offset": 1, "level": 4, "headers_json": '{"level":4}'},
+    ]
+    assert whole(root, "orders", schema=schema) == expected
+    merge(root / "archive", "orders", 1 << 30)
+    assert len(manifests.load(root / "archive", "orders").files) == 1
+    assert whole(root, "orders", schema=schema) == expected
 
 
 def test_columns_that_the_archive_does_not_keep_are_refused(opened: Opener, root: Path) -> None:

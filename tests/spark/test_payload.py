@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -41,3 +42,21 @@ def test_what_does_not_fit_is_null_or_an_error(kind: pa.DataType, good: str, val
     assert values(kind, good, bad, good) == [value, None, value]
     with pytest.raises(PayloadMismatch, match="offset 1: the payload does not fit"):
         values(kind, good, bad, fail=True)
+
+
+def test_numbers_keep_all_their_digits_as_decimals_and_as_text() -> None:
+    money = '{"a":12345678901234567.89,"b":{"c":1.10,"d":[1E2,-0.0]},"e":123456789012345678901234567890}'
+    kind = pa.struct([("a", pa.decimal128(38, 2)), ("b", pa.string()), ("e", pa.string())])
+    assert values(kind, money, '{"a":0.10,"b":"1.10","e":2.50}') == [
+        {
+            "a": Decimal("12345678901234567.89"),
+            "b": '{"c":1.10,"d":[1E2,-0.0]}',
+            "e": "123456789012345678901234567890",
+        },
+        {"a": Decimal("0.10"), "b": "1.10", "e": "2.50"},
+    ]
+    assert values(pa.decimal128(38, 19), "0.1234567890123456789") == [Decimal("0.1234567890123456789")]
+    assert values(pa.decimal128(38, 0), "123456789012345678901234567890", "1e300", '"1e1000000000"', '"nan"') == [
+        Decimal(123456789012345678901234567890), None, None, None,
+    ]  # fmt: skip
+    assert values(pa.float32(), "1.5", "2") == [1.5, 2.0]

@@ -46,6 +46,12 @@ inputs: {orders: orders}
 sql: SELECT count(*) AS orders, max(time) AS newest FROM orders WHERE offset >= :from
 options: [{name: from, help: From this offset on., kind: number, default: 0}]
 """
+SQL_SOME = """
+name: some
+inputs: {orders: orders}
+sql: SELECT count(*) AS orders FROM orders WHERE array_contains(:only, offset)
+options: [{name: only, help: Only these., kind: number, several: true}]
+"""
 
 
 @pytest.fixture
@@ -280,6 +286,16 @@ def test_sql_from_a_file_makes_a_table(data: Path, in_spark: Any, tmp_path: Path
     assert [row["orders"] for row in found.rows] == [40]
     with hg.open(data, read_only=True) as station:
         assert found.rows[0]["newest"] == station.read("orders", start=99).__next__().time
+
+
+def test_an_option_that_is_given_several_times_is_an_array_in_sql(data: Path, in_spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text(SQL_SOME)
+    one = find("some", [str(tmp_path / "some.yaml")])
+    for chosen, count in (((3, 5, 3), 2), ((), 0)):
+        assert rows_of(run(one, {"only": chosen}, data).tables["some"], 10).rows == [{"orders": count}]
+    (tmp_path / "none.yaml").write_text("name: none\ninputs: {}\nsql: SELECT 1\n")
+    with pytest.raises(ConfigError, match="pipeline 'none' has no inputs"):
+        find("none", [str(tmp_path / "none.yaml")])
 
 
 def test_rows_reach_a_delta_table_once(data: Path, in_spark: Any) -> None:

@@ -67,6 +67,22 @@ def test_new_channels_of_a_pattern_and_new_partitions_are_picked_up(tmp_path: Pa
         assert data(query.run()) == list(range(1, 11))
 
 
+def test_a_stream_that_begins_at_an_offset_to_come_waits_for_it(tmp_path: Path) -> None:
+    with hg.open(tmp_path / "data", name="host1", durability="os") as station:
+        for n in range(3):
+            station.publish("alerts", n)
+        reader = Query(tmp_path / "data", "alerts", startingOffsets="5").reader()  # as a trigger by time asks it
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+        for n in range(3, 7):
+            station.publish("alerts", n)
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    found = [
+        row for split in reader.partitions(start, end) for batch in reader.read(split) for row in batch.to_pylist()
+    ]
+    assert [row["offset"] for row in found] == [5, 6]
+
+
 def test_what_retention_takes_from_a_stream_is_an_error_or_counted(tmp_path: Path) -> None:
     root = tmp_path / "data"
     strict = Query(root, "alerts")

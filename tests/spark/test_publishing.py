@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType, YearMonthIntervalType
 
 import heliograph as hg
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
@@ -359,6 +360,14 @@ def test_columns_that_mean_nothing_are_refused() -> None:
     }.items():
         with pytest.raises(ConfigError, match=message):
             check_columns(ddl(columns), options)
+
+
+def test_a_payload_that_arrow_has_as_something_else_is_refused() -> None:
+    options = write_options({"path": "data", "channel": "out"})
+    for kind in (VariantType(), YearMonthIntervalType()):
+        for payload in (kind, StructType().add("v", kind), ArrayType(kind), MapType(StringType(), kind)):
+            with pytest.raises(ConfigError, match=r"column 'data' is or holds .*: use to_json"):
+                check_columns(StructType().add("data", payload), options)
 
 
 def test_a_section_out_of_turn_is_refused(root: Path) -> None:

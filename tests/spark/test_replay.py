@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, HeliographError, InvalidMessage
 from heliograph.spark.jobs import replay as jobs
 from heliograph.spark.pipelines.finding import find
 from heliograph.spark.pipelines.run import Run
@@ -139,6 +141,70 @@ def test_what_sql_makes_of_one_message_is_not_torn_apart() -> None:
     assert [rows["data"].to_pylist() for _, rows in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
 
 
+def test_headers_are_what_they_were_unless_sql_made_something_else_of_them() -> None:
+    exact = '{"level":3,"urgent":true,"text":"3","part":1.5,"nothing":null,"list":[1]}'
+    texts = {"level": "3", "urgent": "true", "text": "3", "part": "1.5", "nothing": "", "list": "[1]"}
+    found = json.loads(selecting._headers(texts, exact) or "")
+    assert found == {**texts, "level": 3, "urgent": True}
+    assert json.loads(selecting._headers({"level": "4", "new": "x"}, exact) or "") == {"level": "4", "new": "x"}
+    assert json.loads(selecting._headers({"level": "3"}, None) or "") == {"level": "3"}
+    assert selecting._headers({}, exact) is selecting._headers(None, None) is None
+
+
+def test_a_message_that_cannot_be_published_again_is_told_with_what_to_do(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        station.publish("orders", 1)
+    rows = pa.record_batch({"id": ["größe 1"], "data": ["1"]})
+    with pytest.raises(InvalidMessage, match=r"batch 7 of the replay holds .*'größe 1' is no id.* --where leaves"):
+        publishing(root)._publish(rows, 7)
+
+
+def test_a_slip_in_the_range_replays_nothing(opened: Opener, root: Path) -> None:
+    with opened() as station:
+        station.publish("orders", 1)
+    for more, why in (
+        ({"start": '{"ordres": {"0": 41}}'}, "start names channel 'ordres', which is not read"),
+        ({"end": '{"orders": {"1": 1}}'}, "end: channel 'orders' has no partition '1'"),
+        ({"channel": "invoices.>"}, r"no channel matches 'invoices.>'"),
+    ):
+        with pytest.raises(HeliographError, match=why):
+            selecting.resolved(root, msgspec.structs.replace(SAID, **more))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_none_is_refused(root: Path, rate: float) -> None:
+    one: Any = None
+    with pytest.raises(ConfigError, match="--rate"):
+        find("replay").function(one, name=None, rate=rate, dry_run=True, **msgspec.structs.asdict(SAID))
+
+
+def test_a_partition_that_is_added_while_a_replay_rests_is_no_part_of_it(
+    opened: Opener, root: Path, spark: Any
+) -> None:
+    with opened() as station:
+        station.publish("orders", "before")
+        starts, ends = selecting.resolved(root, SAID)
+        station.alter_channel("orders", partitions=3)
+        for n in range(9):
+            station.publish("orders", n, key=f"k{n}")
+    rows = selecting.selected(spark, root, SAID, starts, ends).collect()
+    assert [row["data"] for row in rows] == ['"before"']
+
+
+def test_messages_without_a_time_have_a_place_in_the_order(tmp_path: Path, spark: Any) -> None:
+    rows = spark.sql(
+        "SELECT 'orders' AS channel, 0 AS partition, id AS offset, CAST(NULL AS TIMESTAMP) AS time, '1' AS data "
+        "FROM range(3)"
+    )
+    ((at, found),) = selecting.chunks(selecting.ordered(rows, None), 9, new_ids=False)
+    assert (at.offset, found["time"].to_pylist()) == (2, [None, None, None])
+    records.save(tmp_path, "x", Record(said=SAID, starts={}, ends={}, batch=1, after=at))
+    record = records.load(tmp_path, "x", SAID)
+    assert record is not None
+    assert record.after == at
+    assert selecting.ordered(rows, at).count() == 0
+
+
 def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
     opened: Opener, root: Path, spark: Any
 ) -> None:
@@ -175,6 +241,7 @@ def test_a_range_and_a_condition_over_archive_and_log_are_published_once(
         if message.data["n"] in before:
             one = before[message.data["n"]]
             assert (message.id, message.time, message.key) == (one.id, one.time, one.key)
+        assert message.headers == {"level": 1}  # a number, as it was, from the archive and from the log
     twice = {
         "channel": "orders", "into": "twice", "start": '{"orders": {"0": 0, "1": "new"}}',
         "sql": "SELECT * EXCEPT (data), to_json(struct(offset AS n)) AS data FROM messages",

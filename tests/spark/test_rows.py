@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 import heliograph as hg
 from heliograph.log.packed import Packed
 from heliograph.spark import rows as module
-from heliograph.spark.cutting import PADDING, cut
+from heliograph.spark.cutting import PADDING, cut, words_of
+from heliograph.spark.moments import possible
+from heliograph.spark.odd import decode
 from heliograph.spark.rows import Piece, Place, to_batch
 from tests.spark.reading_back import comparable, expected, publish_every_kind, wanted
 
@@ -122,6 +124,54 @@ def test_numbers_of_another_writer_are_what_they_are_or_null() -> None:
         batch, malformed = to_batch(Piece(0, text), PLACE, wanted(f"level {kind}"))
         assert not malformed
         assert [row["level"] for row in batch.to_pylist()] == values
+
+
+COLUMNS = ["", ", id STRING, raw STRING", ", data STRING", ", key STRING", ", time TIMESTAMP", ", headers_json STRING"]
+
+
+@pytest.mark.parametrize("more", [b"", b',"partitionkey":"k"', b',"region":"north"'])
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_a_time_that_cannot_be_is_no_message_whatever_is_asked_for(columns: str, more: bytes) -> None:
+    good = (
+        b"2026-11-15T20:30:59.999999Z", b"0001-01-01T00:00:00.000000Z", b"9999-12-31T23:59:59.123456Z",
+        b"2024-02-29T23:59:00.123456Z", b"1969-12-31T00:00:19.909090Z",
+    )  # fmt: skip
+    bad = (
+        b"2026-13-15T20:30:01.123456Z", b"2026-02-29T20:30:01.123456Z", b"2026-11-15T24:30:01.123456Z",
+        b"2026-11-15T20:60:01.123456Z", b"2026-11-15T20:30:60.123456Z", b"2026-11-15T20:30:1a.123456Z",
+        b"2026-11-15T20:30:01.12345:Z", b"2026-11-15T20:30:01.1 3456Z", b"0000-11-15T20:30:01.123456Z",
+        b"2026-11-15T20:30:0/.123456Z", b"2026-11-15T20:30:\xb01.123456Z", b"2026-W46-7T20:30:01.123456Z",
+    )  # fmt: skip
+    for one in bad:
+        moments = [*good, one, good[0], good[0]]
+        bodies = [HEAD.replace(b"2026-11-15T20:30:01.123456Z", each) + more + b',"data":1' for each in moments]
+        text = b"".join(map(line, bodies))
+        batch, malformed = to_batch(Piece(0, text), PLACE, wanted(f"offset BIGINT{columns}"))
+        assert [one.offset for one in malformed] == [5], one
+        assert batch["offset"].to_pylist() == [0, 1, 2, 3, 4, 6, 7]
+
+
+TWO = st.integers(0, 99).map(lambda one: f"{one:02}")
+LIKE = st.tuples(TWO, TWO, TWO, TWO, TWO, TWO, TWO).map(lambda of: "{}{}-{}-{}T{}:{}:{}.123456Z".format(*of))
+MOMENTS = st.datetimes().map(lambda one: one.isoformat(timespec="microseconds") + "Z")
+ANYTHING = st.text("0123456789:/-.TZ", min_size=27, max_size=27)
+
+
+@given(st.lists(LIKE | MOMENTS | ANYTHING, min_size=1))
+def test_what_can_be_a_time_is_what_decoding_takes_for_one(texts: list[str]) -> None:
+    text = "".join(texts).encode() + PADDING
+    found = possible(words_of(text), np.arange(0, 27 * len(texts), 27)).tolist()
+    for one, fits in zip(texts, found, strict=True):
+        plain = one[4] + one[7] + one[10] + one[13] + one[16] + one[19] + one[26] == "--T::.Z"
+        decoded = decode(line(HEAD.replace(b"2026-11-15T20:30:01.123456Z", one.encode()) + b',"data":1'))
+        assert fits == (plain and not isinstance(decoded, str)), one
+
+
+def test_headers_as_json_are_of_the_kind_that_they_are() -> None:
+    said = b'"level":3,"urgent":true,"text":"3","part":1.50,"none":null'
+    text = line(HEAD + b',"partitionkey":"k",%b,"data":1' % said) + line(HEAD + b',"data":1')
+    batch, _ = to_batch(Piece(0, text), PLACE, wanted("headers_json STRING"))
+    assert batch["headers_json"].to_pylist() == [f"{{{said.decode()}}}", None]
 
 
 def test_attributes_behind_the_data_are_found_by_name() -> None:

@@ -16,7 +16,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructType, TimestampType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
@@ -45,6 +56,7 @@ _LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{20
 """Numbers that may be beyond a double; what is no number may look so, too."""
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -75,8 +87,19 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
                 f"column '{field.name}' is {field.dataType.simpleString().upper()}, and must be "
                 f"{wanted.__name__.removesuffix('Type').upper()}: cast it"
             )
-        if isinstance(field.dataType, VariantType):
-            raise ConfigError("column 'data' is VARIANT: use to_json(data)")
+        if field.name == "data":
+            _check_payload(field.dataType)
+
+
+def _check_payload(kind: DataType) -> None:
+    """Refuse what Arrow has as something else: a VARIANT would be published as the bytes that Spark keeps it in."""
+    if isinstance(kind, VariantType | YearMonthIntervalType):
+        raise ConfigError(f"column 'data' is or holds {kind.simpleString().upper()}: use to_json(data)")
+    inside = [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
+    inside += [kind.elementType] if isinstance(kind, ArrayType) else []
+    inside += [kind.valueType] if isinstance(kind, MapType) else []
+    for one in inside:
+        _check_payload(one)
 
 
 class Encoder:
@@ -277,7 +300,8 @@ def _optional(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _headers(column: pa.ChunkedArray) -> pa.Array:
-    rows = [dict(one) if one else None for one in _chunk(column).to_pylist()]
+    """Headers of a MAP; a replay has them as JSON, because they may be of several kinds."""
+    rows = [_decode(one) if isinstance(one, str) else dict(one or ()) for one in _chunk(column).to_pylist()]
     texts = [attributes(None, None, None, None, one).decode() if one else "" for one in rows]
     return pa.array(texts, pa.string())
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DoubleType,
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
     VariantType,
 )
@@ -52,12 +56,15 @@ TYPES: Final[dict[str, DataType]] = {
 }
 """The columns that a reader gets who asks for nothing else, in this order."""
 
-ASKED: Final[dict[str, DataType]] = {"raw": StringType(), "gap": GAP_TYPE, "appended": TimestampType()}
+ASKED: Final[dict[str, DataType]] = {
+    "raw": StringType(), "gap": GAP_TYPE, "appended": TimestampType(), "headers_json": StringType(),
+}  # fmt: skip
 """Columns that are there for who names them; ``gap`` also with failOnGap=false. ``appended``: see appends.py."""
 
 ATTRIBUTES: Final = {"key": "partitionkey"}
 """Columns that are called otherwise than their attribute."""
 
+_PAYLOAD_TYPES: Final = (StringType, BooleanType, NumericType, DateType, TimestampType, TimestampNTZType, BinaryType)
 _ATTRIBUTE_TYPES: Final = (StringType(), LongType(), IntegerType(), DoubleType(), BooleanType())
 
 
@@ -83,6 +90,11 @@ def default_schema(data: DataType | None, *, gaps: bool) -> StructType:
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
+def kept_schema(*, gaps: bool) -> StructType:
+    """Everything that becomes a message once more: all columns, and headers as what they are."""
+    return default_schema(None, gaps=gaps).add("headers_json", ASKED["headers_json"])
+
+
 def check_schema(schema: StructType) -> StructType:
     """A user's schema, if every column of it can be filled.
 
@@ -91,25 +103,56 @@ def check_schema(schema: StructType) -> StructType:
     Traceback (most recent call last):
     heliograph.errors.ConfigError: column 'offset' is BIGINT, not INT; change the schema, or cast it afterwards
     """
+    names = schema.fieldNames()
     for field in schema.fields:
-        kind = field.dataType
-        known = TYPES.get(field.name) or ASKED.get(field.name)
-        if field.name == "data":
-            if isinstance(kind, VariantType):
-                raise ConfigError("column 'data' cannot be VARIANT; read it as STRING and use parse_json(data)")
+        name, kind = field.name, field.dataType
+        if name != name.lower():
+            raise ConfigError(f"column '{name}': columns and attributes are written in small letters, '{name.lower()}'")
+        if names.count(name) > 1:
+            raise ConfigError(f"column '{name}' is there twice")
+        if not field.nullable and not _certain(name, names):
+            raise ConfigError(f"column '{name}' may be null: leave out NOT NULL, which Spark would rely on")
+        known = TYPES.get(name) or ASKED.get(name)
+        if name == "data":
+            _check_payload(kind, name)
         elif known is not None:
             if kind != known:
                 raise ConfigError(
-                    f"column '{field.name}' is {_name(known)}, not {_name(kind)}; "
-                    "change the schema, or cast it afterwards"
+                    f"column '{name}' is {_name(known)}, not {_name(kind)}; change the schema, or cast it afterwards"
                 )
         elif kind not in _ATTRIBUTE_TYPES:
             allowed = ", ".join(_name(one) for one in _ATTRIBUTE_TYPES)
             raise ConfigError(
-                f"column '{field.name}' would be the attribute of that name, which cannot be {_name(kind)}; use one of "
+                f"column '{name}' would be the attribute of that name, which cannot be {_name(kind)}; use one of "
                 f"{allowed}. Payloads are typed by the type of column 'data': data STRUCT<…>"
             )
     return schema
+
+
+def _certain(name: str, names: list[str]) -> bool:
+    """Whether a column is filled in every row; those that stand for a gap have little more than their place."""
+    return name in {"channel", "partition", "offset"} or (
+        name in {"time", "id", "source", "type", "raw"} and "gap" not in names
+    )
+
+
+def _check_payload(kind: DataType, where: str) -> None:
+    """Refuse a type that no JSON becomes: it would be null in every row."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            if not field.nullable:
+                raise ConfigError(f"'{where}.{field.name}' may be null: leave out NOT NULL, which Spark would rely on")
+            _check_payload(field.dataType, f"{where}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _check_payload(kind.elementType, f"{where}[]")
+    elif isinstance(kind, MapType):
+        if kind.keyType != StringType():
+            raise ConfigError(f"the keys of '{where}' are STRING, as JSON has them, not {_name(kind.keyType)}")
+        _check_payload(kind.valueType, f"{where}.*")
+    elif isinstance(kind, VariantType):
+        raise ConfigError(f"column '{where}' cannot be VARIANT; read it as STRING and use parse_json({where})")
+    elif not isinstance(kind, _PAYLOAD_TYPES):
+        raise ConfigError(f"column '{where}' cannot be {_name(kind)}; read it as STRING and convert it with SQL")
 
 
 def _name(kind: DataType) -> str:

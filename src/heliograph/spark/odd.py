@@ -28,6 +28,7 @@ class _Envelope(msgspec.Struct):
 
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 _attributes: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode: Final = msgspec.json.Encoder().encode
 _plain: Final = msgspec.json.Decoder()
 
 
@@ -63,6 +64,11 @@ class Odd(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Everything that the envelope does not know: a publisher's headers, and what a later version may add."""
         return {name: self.text(name) or "" for name in self.raw if name not in RESERVED}
+
+    def headers_json(self) -> str | None:
+        """The same as a JSON object, in which a number is a number; None if there are none."""
+        found = {name: raw for name, raw in self.raw.items() if name not in RESERVED}
+        return _encode(found).decode() if found else None
 
     def expires(self) -> datetime | None:
         """When it ends, if that can be read."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 import pyarrow as pa
@@ -29,7 +30,8 @@ from pyspark.sql.types import (
 from heliograph.errors import PayloadMismatch
 
 _decode: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
+_DIGITS_MAX: Final = 76
+"""No decimal has more of them; what has is not even tried: a number of a million digits takes its time."""
 _TAKEN: Final[dict[pa.DataType, set[type]]] = {
     pa.string(): {str, NoneType}, pa.int64(): {int, NoneType}, pa.float64(): {int, float, NoneType},
 }  # fmt: skip
@@ -39,22 +41,42 @@ _TAKEN: Final[dict[pa.DataType, set[type]]] = {
 # -- from JSON text ---------------------------------------------------------------------------------------------------
 
 
+class _Number(float):
+    """A number with a fraction or an exponent, and how it is written: a double has 17 digits, a decimal up to 38."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        if math.isinf(made):
+            raise ValueError("Number out of range")
+        made.text = text
+        return made
+
+
+_decode_exactly: Final = msgspec.json.Decoder(float_hook=_Number).decode
+_encode: Final = msgspec.json.Encoder(enc_hook=lambda number: msgspec.Raw(number.text.encode())).encode
+
+
 def typed(texts: pa.Array, kind: pa.DataType, place: Callable[[int], str], *, fail: bool) -> pa.Array:
     """JSON texts as values of a type. What does not fit is null, or raises PayloadMismatch naming its place."""
-    values = [None if text is None else _decoded(text) for text in texts.to_pylist()]
-    if _direct(kind) and _exact(values, kind):
-        try:
-            return pa.array(values, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass  # some value does not fit: look at each
+    given = texts.to_pylist()
+    if _direct(kind):
+        values = [None if text is None else _decoded(text, _decode) for text in given]
+        if _exact(values, kind):
+            try:
+                return pa.array(values, kind)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                pass  # some value does not fit: look at each
+    values = [None if text is None else _decoded(text, _decode_exactly) for text in given]
     return pa.array([_one(value, kind, at, place, fail=fail) for at, value in enumerate(values)], kind)
 
 
-def _decoded(text: str) -> Any:
+def _decoded(text: str, decode: Callable[[str], Any]) -> Any:
     """What a text says; an error, if Python has nothing that it could be: 1e999 is good JSON."""
     try:
-        return _decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return ValueError(str(error))
 
 
@@ -129,8 +151,15 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
         return float(_of(value, int, float))
     if pa.types.is_decimal(kind):
-        return pa.scalar(Decimal(str(_of(value, int, float, str))), kind).as_py()
+        return _decimal(_of(value, int, float, str), kind)
     return _from_text(_of(value, str), kind)
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Any:
+    number = Decimal(value.text if isinstance(value, _Number) else str(value))
+    if not number.is_finite() or number.adjusted() > _DIGITS_MAX:
+        raise ValueError(f"expected {kind}, got {_shown(value)}")
+    return pa.scalar(number, kind).as_py()
 
 
 def _from_text(text: str, kind: pa.DataType) -> Any:

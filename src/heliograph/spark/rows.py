@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 
 from heliograph.spark.alike import alike
 from heliograph.spark.columns import ATTRIBUTES, Wanted
-from heliograph.spark.cutting import BEHIND, HEAD, PADDING, Cut, Mask, Numbers, Span, cut
+from heliograph.spark.cutting import BEHIND, HEAD, PADDING, Cut, Mask, Numbers, Span, cut, words_of
+from heliograph.spark.moments import possible
 from heliograph.spark.odd import Odd, decode
 from heliograph.spark.payload import typed
 
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_YEAR_1_US: Final = -62_135_596_800_000_000
+"""Arrow knows earlier years, and nobody else does."""
 _NULL: Final = int.from_bytes(b"null", "little")
 
 
@@ -65,7 +68,11 @@ class _Rows:
         if not _utf8(piece.text) or (deep and not _whole(self._cut)):
             odd = np.ones(self._count, np.bool_)
         self._odd = odd
-        self._times = self._read_times() if "time" in wanted.names else None
+        self._times = None
+        if "time" in wanted.names:
+            self._times = self._read_times()
+        else:
+            self._check_times()
         self._decoded: dict[int, Odd] = {}
         self._malformed: list[int] = []
 
@@ -77,13 +84,29 @@ class _Rows:
         return (batch if keep is None else batch.filter(keep)), malformed
 
     def _read_times(self) -> pa.Array:
-        """The times that were cut. What only looks like one makes all lines odd: looking at each tells which it is."""
+        """The times that were cut. If one of them cannot be, those that can are left."""
         kind = self._wanted.schema.field("time").type
         try:
-            return self._from("time").cast(kind)
+            times = self._from("time").cast(kind)
+            first = pc.min(times.cast(pa.int64())).as_py()
+            if first is None or first >= _YEAR_1_US:
+                return times
         except pa.ArrowInvalid:
-            self._odd = np.ones(self._count, np.bool_)
-            return pa.nulls(self._count, kind)
+            pass
+        self._check_times()
+        return self._from("time").cast(kind)
+
+    def _check_times(self) -> None:
+        """A line whose time cannot be is no message, whether its time is asked for or not: decoding it tells."""
+        even = np.flatnonzero(~self._odd) if self._odd.any() else None
+        if not self._count or (even is not None and not len(even)):
+            return
+        starts = self._cut.spans["time"].start
+        fits = possible(words_of(self._cut.text), starts if even is None else starts[even])
+        if not fits.all():
+            wrong = np.flatnonzero(~fits)
+            self._odd = self._odd.copy()
+            self._odd[wrong if even is None else even[wrong]] = True
 
     def _decode_odd(self) -> list[Malformed]:
         found: list[Malformed] = []
@@ -138,7 +161,7 @@ class _Rows:
             return self._texts(name)
         if pa.types.is_string(kind):
             return self._rare([one.text(name) for one in self._decoded.values()], kind)
-        return self._rare([_fitting(one.value(name), kind) for one in self._decoded.values()], kind)
+        return self._rare([fitting(one.value(name), kind) for one in self._decoded.values()], kind)
 
     def _texts(self, name: str) -> pa.Array:
         return self._mended(self._from(name), [one.text(name) for one in self._decoded.values()])
@@ -225,6 +248,7 @@ class _Rows:
 _RARE: Final[dict[str, Callable[[Odd], Any]]] = {
     "bytes": lambda one: one.bytes,
     "expires": lambda one: one.expires(),
+    "headers_json": lambda one: one.headers_json(),
     "gap": lambda _: None,
 }
 _CERTAIN: Final = frozenset(
@@ -233,7 +257,7 @@ _CERTAIN: Final = frozenset(
 """Columns for which a line need not be known to its end: every line that is cut has them, and in one place."""
 
 
-def _fitting(value: Any, kind: pa.DataType) -> Any:
+def fitting(value: Any, kind: pa.DataType) -> Any:
     """A header as a number or boolean; null if it is none."""
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None

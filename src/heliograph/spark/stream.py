@@ -99,7 +99,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {name: store.find(name) for name in self._options.channels.among(names)}
         lives = {name: life for name, life in found.items() if life is not None}
         places = {
-            name: {number: store.bounds(name, number).next for number in range(life.partitions)}
+            name: {
+                # A query may begin at an offset that is still to come: it waits for that, and does not go back.
+                number: max(store.bounds(name, number).next, _before(begin.get(name), life, number))
+                for number in range(life.partitions)
+            }
             for name, life in lives.items()
         }
         rest = {name: begin[name] for name in begin if name not in lives}
@@ -214,6 +218,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Let go of the hub, if there is one."""
         self._kept.close()
+
+
+def _before(position: ChannelPosition | None, life: Life, number: int) -> int:
+    """How far a query is in a partition of the channel that lives now."""
+    if position is None or position.incarnation != life.incarnation or number not in position.partitions:
+        return 0
+    return position.partitions[number].offset
 
 
 def _reached(

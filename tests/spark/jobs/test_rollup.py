@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.spark.jobs.rollup import rollup, rollup_channel
+from heliograph.spark.jobs.rollup import _together, rollup, rollup_channel
 from heliograph.spark.pipelines.declared import Output
 from heliograph.spark.pipelines.running import How, run
 
@@ -139,3 +139,11 @@ def test_other_stations_on_the_way_have_figures_of_their_own(spark: Any, root: P
         counts[row.station] += row.messages
         assert row.origin == "host1"
     assert counts == {"here": 14, "hub": 10}
+
+
+def test_stations_in_directories_of_the_same_name_have_rows_of_their_own(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql("SELECT 1 AS n")
+    also = tuple(str(tmp_path / name) for name in ("a/data", "b/data", "hub", "x/here"))
+    found = _together(rows, also, {f"also_{number}": rows for number in range(4)}).collect()
+    expected = ["here", str(tmp_path / "a/data"), str(tmp_path / "b/data"), "hub", str(tmp_path / "x/here")]
+    assert [row["station"] for row in found] == expected

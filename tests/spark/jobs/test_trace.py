@@ -90,3 +90,11 @@ def test_a_trace_is_found_by_its_id_and_what_is_not_there_is_bad_news(spark: Any
     nothing = run(trace, {"of": "c-9"}, tmp_path / "data")
     assert nothing.bad
     assert nothing.tables["timeline"] == []
+
+
+def test_a_traceparent_that_is_none_disturbs_nobody(spark: Any, tmp_path: Path) -> None:
+    with hg.open(tmp_path / "data", name="hub", durability="os") as station:
+        extra = b',"correlationid":"c-1","traceparent":"another"'
+        station.engine.relayed.arrive("alerts", [line(0), line(1, extra=extra)])
+    found = run(trace, {"of": "c-1"}, tmp_path / "data").tables["timeline"]
+    assert [one["id"] for one in found] == ["host2.aaaaaa-0-1"] * 2

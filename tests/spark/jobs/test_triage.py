@@ -114,3 +114,22 @@ def test_a_station_without_dead_letters_has_none(spark: Any, tmp_path: Path) -> 
     with hg.open(tmp_path / "data", name="host1", durability="os") as station:
         station.publish("orders", 1)
     assert run(triage, {}, tmp_path / "data").facts == {"letters": 0}
+
+
+def test_conditions_on_payloads_that_are_no_objects_and_headers_that_others_set(spark: Any, tmp_path: Path) -> None:
+    def reject(_: hg.Message) -> None:
+        raise hg.Reject("no")
+
+    with hg.open(tmp_path / "data", name="host1", durability="os") as station:
+        station.subscribe("orders", reject, name="ship", start="first")
+        for payload in ("text", "5", 5, None, [1], b"bytes"):
+            station.publish("orders", payload, headers={"replaycount": "many"})
+        eventually(lambda: letters(station, "orders") == 6)
+    for condition, count in {
+        "try_variant_get(payload, '$', 'string') = 'text'": 1,
+        "schema_of_variant(payload) = 'STRING'": 2,
+        "schema_of_variant(payload) = 'BIGINT'": 1,
+        "try_variant_get(payload, '$[0]', 'int') = 1": 1,
+        "replays = 0": 6,
+    }.items():
+        assert run(triage, {"where": condition}, tmp_path / "data").facts["letters"] == count, condition

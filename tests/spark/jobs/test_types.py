@@ -44,16 +44,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def drift_in(root: Path, bodies: list[bytes]) -> None:
+def drift_in(root: Path, bodies: list[bytes], channel: str = "readings") -> None:
     """Somebody else publishes under the same name what does not fit."""
     from tests.arrivals import line
 
     with hg.open(root) as station:
         lines = [
-            line(n, channel="readings", data=body).replace(b"heliograph.data.v1", TYPE.encode())
+            line(n, channel=channel, data=body).replace(b"heliograph.data.v1", TYPE.encode())
             for n, body in enumerate(bodies)
         ]
-        station.engine.relayed.arrive("readings", [resealed(one) for one in lines])
+        station.engine.relayed.arrive(channel, [resealed(one) for one in lines])
 
 
 def resealed(line: bytes) -> bytes:
@@ -99,6 +99,34 @@ def test_what_does_not_fit_the_registered_schema_is_drift(spark: Any, root: Path
         ("$.limits.max", "is not registered: integer"): 1,
         ("$.unit", "is not registered: string"): 1,
     }
+
+
+def test_names_with_dots_and_payloads_that_nobody_can_read_are_told_like_others(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with hg.open(path, name="host1", durability="os") as station:
+        station.publish("spans", {"http.status": 200, "attributes": {"net.peer.name": "a"}})
+        station.publish("spans", {"attributes": {}})
+    drift_in(path, [b"1e999"], channel="odd")
+    result = run(types, {"schemas": True}, path)
+    spans = rows(result, "fields", "spans")
+    assert spans["$.http.status"]["filled_percent"] == spans["$.attributes.net.peer.name"]["filled_percent"] == 50.0
+    odd = rows(result, "fields", "odd")
+    assert [(one["field"], one["kind"], one["values"]) for one in odd.values()] == [("$", "unreadable", 1)]
+    assert [one["schema"] for one in result.tables["schemas"] if one["channel"] == "odd"] == ["{}"]
+
+
+def test_a_field_with_a_dot_that_is_not_registered_is_drift() -> None:
+    known = registered(
+        {"type": "object", "properties": {"http.status": {"type": "integer"}}, "required": ["http.status"]}
+    )
+    fields = {
+        "$": Found({"object": 3}, []),
+        "$.http.status": Found({"integer": 2}, []),
+        "$.a.b": Found({"string": 1}, []),
+    }
+    assert [(one["field"], one["what"], one["percent"]) for one in drifted(("c", "t"), fields, known)] == [
+        ("$.a.b", "is not registered: string", 33.3), ("$.http.status", "is not there, and required", 33.3),
+    ]  # fmt: skip
 
 
 def test_schemas_that_allow_anything_know_no_drift() -> None:

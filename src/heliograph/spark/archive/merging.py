@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive.manifest import File, Manifest, Range
-from heliograph.spark.archive.writing import KEPT, StagedFile
+from heliograph.spark.archive.writing import StagedFile, as_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ def merged(root: Path, channel: str, group: list[File]) -> File:
     for file in group:
         with pq.ParquetFile(manifests.find_file(root, channel, file)) as source:
             for number in range(source.num_row_groups):
-                staged.add(source.read_row_group(number).cast(KEPT))
+                staged.add(as_kept(source.read_row_group(number)))
     told = staged.finish()
     ranges: dict[int, Range] = {}
     for file in group:

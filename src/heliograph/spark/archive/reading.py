@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +16,12 @@ from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.writing import KEPT
 from heliograph.spark.columns import Wanted
 from heliograph.spark.payload import typed
+from heliograph.spark.rows import fitting
+
+_ELSEWHERE: Final = frozenset({"channel", "gap", "appended"})
+"""Columns that no file has: its path tells, or nobody."""
+_raws: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode: Final = msgspec.json.Decoder().decode
 
 
 def read_file(split: FileSplit, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -29,7 +36,7 @@ def read_file(split: FileSplit, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     else:
         raise Incomplete(f"{split.file.name} of channel '{split.channel}' is not in the archive {split.root} any more")
     with file:
-        for batch in file.iter_batches(columns=columns):
+        for batch in file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names]):
             rows = pa.Table.from_batches([batch]).filter(_within(batch, split.ranges))
             if wanted.payload_type is not None:
                 rows = rows.filter(pc.fill_null(pc.equal(rows["type"], wanted.payload_type), False))
@@ -39,8 +46,8 @@ def read_file(split: FileSplit, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 def _needed(wanted: Wanted) -> set[str]:
     names = {name for name in wanted.schema.names if name in KEPT.names}
-    if any(name not in KEPT.names and name not in {"channel", "gap"} for name in wanted.schema.names):
-        names.add("headers")
+    if any(name not in KEPT.names and name not in _ELSEWHERE for name in wanted.schema.names):
+        names |= {"headers", "headers_json"}
     return names | ({"type"} if wanted.payload_type is not None else set())
 
 
@@ -69,22 +76,24 @@ def _column(field: pa.Field, rows: pa.Table, split: FileSplit, wanted: Wanted) -
             return f"{split.channel}, archived, offset {offsets[at].as_py()}"
 
         return typed(rows["data"].combine_chunks(), field.type, place, fail=wanted.fail_on_mismatch)
-    if name in KEPT.names:
+    if name in rows.column_names:
         return rows[name].cast(field.type)
-    if name == "gap":
+    if name in _ELSEWHERE or name in KEPT.names:  # a file of an earlier version may not have it
         return pa.nulls(rows.num_rows, field.type)
     texts = [dict(headers or ()).get(name) for headers in rows["headers"].to_pylist()]
-    return _attribute(texts, field.type)
+    exact = rows["headers_json"].to_pylist() if "headers_json" in rows.column_names else [None] * rows.num_rows
+    values = [_header(name, text, known, field.type) for text, known in zip(texts, exact, strict=True)]
+    return pa.array(values, field.type)
 
 
-def _attribute(texts: list[str | None], kind: pa.DataType) -> pa.Array:
-    """Headers, which the archive keeps as text, as what is asked for; null where they are none."""
+def _header(name: str, text: str | None, known: str | None, kind: pa.DataType) -> Any:
+    """A header as what is asked for; None if it is not that. An earlier version kept it as text alone."""
+    raw = None if text is None or known is None else _raws(known)[name]
+    if text is None or (raw is not None and bytes(raw) == b"null"):
+        return None
     if pa.types.is_string(kind):
-        return pa.array(texts, kind)
-    values: list[Any] = []
-    for text in texts:
-        try:
-            values.append(None if text is None else pc.cast(pa.scalar(text), kind).as_py())
-        except pa.ArrowInvalid:
-            values.append(None)
-    return pa.array(values, kind)
+        return text
+    try:
+        return pc.cast(pa.scalar(text), kind).as_py() if raw is None else fitting(_decode(raw), kind)
+    except (pa.ArrowInvalid, msgspec.MsgspecError):
+        return None

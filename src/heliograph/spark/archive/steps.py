@@ -18,6 +18,7 @@ from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive.manifest import File, Hole, Life, Manifest, Range
 from heliograph.spark.archive.writing import TOLD, Writing
+from heliograph.spark.columns import kept_schema
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import Channels
 from heliograph.spark.positions import Reached
@@ -134,7 +135,7 @@ def write(spark: SparkSession, options: dict[str, str], root: Path, file_bytes: 
     from pyspark.sql.types import StructType
 
     told = to_arrow_schema(StructType.fromDDL(TOLD))
-    rows = spark.read.format("heliograph").options(**options).load()
+    rows = spark.read.format("heliograph").schema(kept_schema(gaps=True)).options(**options).load()
     return list(rows.mapInArrow(Writing(str(root), file_bytes, told), TOLD).collect())
 
 
@@ -145,7 +146,8 @@ def _commit(directory: Directory, root: Path, one: Planned, told: list[Any]) -> 
     file = directory.find(channel)
     if file is None or file.incarnation != one.incarnation:
         return Done(0, 0, 0, one.waiting, [])  # it lives anew: the next step sees how
-    mine = [row for row in told if row["channel"] == channel]
+    # A partition that was added after the planning was read as well: the next step archives it.
+    mine = [row for row in told if row["channel"] == channel and row["partition"] in one.ranges]
     number = len(one.manifest.lives) - (one.life is not None)
     files = [_file(row, number) for row in mine if row["reason"] is None]
     holes = [

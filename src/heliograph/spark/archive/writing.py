@@ -25,10 +25,19 @@ KEPT: Final = pa.schema([
     ("type", pa.string()), ("key", pa.string()), ("subject", pa.string()), ("correlationid", pa.string()),
     ("traceparent", pa.string()), ("headers", pa.map_(pa.string(), pa.string())), ("data", pa.string()),
     ("bytes", pa.binary()), ("expires", _UTC), ("origin", pa.string()), ("originseq", pa.string()),
+    ("headers_json", pa.string()),
 ])  # fmt: skip
-"""The columns of a file; the channel and the date are in its path."""
+"""The columns of a file; the channel and the date are in its path. Files of earlier versions lack the last one."""
 _OPEN_MAX: Final = 16
 _GROUP_ROWS: Final = 128 * 1024
+
+
+def as_kept(rows: pa.Table) -> pa.Table:
+    """Rows of a file; what its version did not keep is null."""
+    for field in KEPT:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(KEPT.names).cast(KEPT)
 
 
 class StagedFile:

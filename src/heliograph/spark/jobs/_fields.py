@@ -19,6 +19,8 @@ NAMES_MAX: Final = 100
 VALUES_MAX: Final = 200
 """So many values of a field are counted by a task for a stretch of messages; the rarest are left out."""
 VALUE_CHARS: Final = 60
+UNREADABLE: Final = "unreadable"
+"""The kind of a payload that Python has nothing for."""
 COUNTS: Final = "channel STRING, type STRING, path STRING, kind STRING, value STRING, count BIGINT"
 """A row: so many values of a kind at a path; with ``value``: so many of them are this one."""
 _KINDS: Final = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
@@ -70,7 +72,10 @@ def count_fields(batches: Iterator[Any]) -> Iterator[Any]:
         found: dict[tuple[str, str], Counts] = {}
         for channel, kind, text in zip(*(batch[name].to_pylist() for name in ("channel", "type", "data")), strict=True):
             counts = found.setdefault((channel, kind), Counts())
-            counts.add(None if text is None else decode(text))
+            try:
+                counts.add(None if text is None else decode(text))
+            except (msgspec.MsgspecError, RecursionError):  # 1e999 is good JSON, and so is a list a thousand deep
+                counts.kinds["$", UNREADABLE] += 1
         rows = [(*key, *row) for key, counts in found.items() for row in counts.rows()]
         if rows:
             columns = [pa.array(column) for column in zip(*rows, strict=True)]

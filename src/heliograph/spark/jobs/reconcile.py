@@ -126,7 +126,8 @@ def labelled(tables: list[DataFrame], there: list[Place], settle_s: float) -> Da
     sequence = F.split("originseq", "/")
     return whole.select(
         "place", "channel", "partition", "offset", "id", "time", "type", "origin", "originseq", "digest",
-        sequence[0].cast("int").alias("sequence_partition"), sequence[1].cast("bigint").alias("sequence"),
+        F.get(sequence, 0).try_cast("int").alias("sequence_partition"),
+        F.get(sequence, 1).try_cast("bigint").alias("sequence"),
     )  # fmt: skip
 
 

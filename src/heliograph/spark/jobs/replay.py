@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.names import check_publishable
 from heliograph.spark.pipelines.declared import Option, procedure
 from heliograph.spark.pipelines.run import Progress, Result, Run
@@ -56,7 +57,7 @@ def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **aske
 
     said = Said(**asked)
     check_publishable(said.into)
-    if rate is not None and rate <= 0:
+    if rate is not None and not 0 < rate < math.inf:
         raise ConfigError(f"--rate {rate:g}: leave it out to publish as fast as possible")
     called = name or hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:12]
     record = records.load(run.folder, called, said)
@@ -137,7 +138,13 @@ class _Publishing:
         from heliograph.staging.publishing import publish_batch
 
         who = query(self._name)
-        sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))
+        try:
+            sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))
+        except InvalidMessage as error:  # of another writer, whom nobody stopped
+            raise InvalidMessage(
+                f"batch {batch} of the replay holds a message that cannot be published: {error}. --where leaves "
+                "messages out, --sql changes them, --new-ids gives them ids"
+            ) from None
         save(self._run.folder, self._name, self._record)
         publish_batch(str(self._run.path), who, str(batch), sections)
 

@@ -98,8 +98,10 @@ def _together(messages: DataFrame, also: tuple[str, ...], others: Mapping[str, A
     from pyspark.sql import functions as F
 
     found = messages.withColumn("station", F.lit(HERE))
-    for number, directory in enumerate(also):
-        name = Path(directory).resolve().name
+    paths = [Path(directory).resolve() for directory in also]
+    names = [HERE, *(path.name for path in paths)]
+    for number, path in enumerate(paths):
+        name = path.name if names.count(path.name) == 1 else str(path)
         found = found.unionByName(others[f"also_{number}"].withColumn("station", F.lit(name)))
     return found
 

@@ -98,8 +98,8 @@ def about(messages: DataFrame, asked: Iterable[str], place: str) -> DataFrame:
     found = messages.withColumns({
         "original_id": within("id"),
         "original_correlationid": within("correlationid"),
-        "original_trace": F.split(within("traceparent"), "-")[1],
-        "trace": F.split("traceparent", "-")[1],
+        "original_trace": F.get(F.split(within("traceparent"), "-"), 1),
+        "trace": F.get(F.split("traceparent", "-"), 1),
         "replayof": F.element_at("headers", "replayof"),
         "error": F.when(dead, F.get_json_object("data", "$.error")),
         "subscription": F.when(dead, F.get_json_object("data", "$.subscription")),

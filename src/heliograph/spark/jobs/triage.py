@@ -138,12 +138,12 @@ def letters(stored: DataFrame) -> DataFrame:
         text("error").alias("error"),
         pattern(text("error")).alias("pattern"),
         F.coalesce("letter.attempts", F.lit(0)).alias("attempts"),
-        F.coalesce(original("replaycount").cast("int"), F.lit(0)).alias("replays"),
+        F.coalesce(original("replaycount").try_cast("int"), F.lit(0)).alias("replays"),
         F.coalesce("letter.failed_at", "time").alias("failed_at"),
         original("partitionkey").alias("key"),
         original("correlationid").alias("correlationid"),
         original("id").alias("original_id"),
-        F.try_parse_json(original("data")).alias("payload"),
+        F.try_variant_get(F.try_parse_json("letter.original"), "$.data", "variant").alias("payload"),
         "id", "offset",
     )  # fmt: skip
     return found.withColumn("cluster", F.substring(F.sha2(F.concat_ws("\n", *_CLUSTER), 256), 1, 8))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from heliograph.schemas.canonical import Schema
-from heliograph.spark.jobs._fields import COUNTS, Field, count_fields, registered
+from heliograph.spark.jobs._fields import COUNTS, UNREADABLE, Field, count_fields, registered
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
 
 if TYPE_CHECKING:
@@ -124,6 +124,18 @@ def parent_of(path: str) -> str:
     return path[:-2] if path.endswith("[]") else path.rpartition(".")[0]
 
 
+def above(path: str, fields: Mapping[str, Any]) -> str:
+    """The path of what a field is in, among those that are there: a name may hold dots itself.
+
+    >>> above("$.limits.http.status", {"$": 1, "$.limits": 1, "$.limits.http.status": 1})
+    '$.limits'
+    """
+    found = parent_of(path)
+    while found and found not in fields:
+        found = parent_of(found)
+    return found
+
+
 def filled(path: str, fields: dict[str, Found]) -> float | None:
     """Which share of the objects that could have a field have it; None where that means nothing."""
     one = fields[path]
@@ -132,7 +144,7 @@ def filled(path: str, fields: dict[str, Found]) -> float | None:
         return there / one.total
     if path.endswith(("[]", ".*")):
         return None
-    return there / max(fields[parent_of(path)].kinds.get("object", 0), 1)
+    return min(there / max(fields[above(path, fields)].kinds.get("object", 0), 1), 1.0)
 
 
 def described(key: tuple[str, str], fields: dict[str, Found]) -> list[dict[str, Any]]:
@@ -186,9 +198,10 @@ def drifted(
         )
 
     for path, one in fields.items():
-        rule = known.get(path) or known.get(f"{parent_of(path)}.*")
+        parent = above(path, fields)
+        rule = known.get(path) or known.get(f"{parent}.*")
         if rule is None:
-            if parent_of(path) in known and known[parent_of(path)].kinds:
+            if parent in known and known[parent].kinds:
                 tell(path, f"is not registered: {in_words(one.kinds)}", one.total, max(1, _parents(path, fields)))
             continue
         for kind, count in sorted(one.kinds.items()):
@@ -203,8 +216,8 @@ def drifted(
 
 
 def _parents(path: str, fields: dict[str, Found]) -> int:
-    above = fields.get(parent_of(path))
-    return 0 if above is None else above.kinds.get("array" if path.endswith("[]") else "object", 0)
+    parent = fields.get(above(path, fields))
+    return 0 if parent is None else parent.kinds.get("array" if path.endswith("[]") else "object", 0)
 
 
 def inferred(fields: dict[str, Found], path: str = "$") -> Schema:
@@ -213,6 +226,8 @@ def inferred(fields: dict[str, Found], path: str = "$") -> Schema:
     if one is None:
         return {}
     kinds = sorted(set(one.kinds) - ({"integer"} if "number" in one.kinds else set()))
+    if UNREADABLE in kinds:
+        return {}
     schema: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
     if f"{path}[]" in fields:
         schema["items"] = inferred(fields, f"{path}[]")

@@ -146,6 +146,8 @@ def _of_text(path: Path) -> dict[str, Pipeline]:
 
 def _of_sql(one: Declared) -> Pipeline:
     inputs = {name: Input(given) if isinstance(given, str) else given for name, given in one.inputs.items()}
+    if not inputs:
+        raise ConfigError(f"pipeline '{one.name}' has no inputs: name the channels that its SQL reads")
     unknown = [name for name in one.watermark if name not in inputs]
     if unknown:
         raise ConfigError(f"pipeline '{one.name}': watermark names '{unknown[0]}', which is no input")
@@ -157,7 +159,7 @@ def _of_sql(one: Declared) -> Pipeline:
         spark = next(iter(tables.values())).sparkSession
         for name, table in tables.items():
             table.createOrReplaceTempView(name)
-        chosen = {option.name: given[option.name] for option in one.options}
+        chosen = {option.name: _parameter(option, given[option.name]) for option in one.options}
         return spark.sql(one.sql, args=chosen or None)
 
     return checked(
@@ -167,3 +169,12 @@ def _of_sql(one: Declared) -> Pipeline:
             trigger=one.trigger or (BATCH if one.output.kind == "table" else AVAILABLE),
         )
     )  # fmt: skip
+
+
+def _parameter(option: Option, value: Any) -> Any:
+    """What a statement gets for an option; several of them are an array."""
+    if not option.several:
+        return value
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return F.array(*map(F.lit, value))

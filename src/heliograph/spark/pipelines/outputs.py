@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.pipelines.declared import AVAILABLE, ONCE, Output, interval_s
 from heliograph.spark.pipelines.run import Run, placed
+from heliograph.spark.pipelines.tables import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,9 +73,9 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
 
 
 def _print(batch: DataFrame, number: int, show: Show) -> None:
-    rows = [tuple(row) for row in batch.limit(CONSOLE_ROWS).collect()]
-    if rows:
-        show(f"batch {number}", batch.columns, rows)
+    found = rows_of(batch, CONSOLE_ROWS)
+    if found.rows:
+        show(f"batch {number}", found.columns, [tuple(row.values()) for row in found.rows])
 
 
 # -- Delta ------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from heliograph.spark.pipelines.mishaps import explained
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 
 class Rows(NamedTuple):
@@ -25,16 +31,56 @@ def rows_of(table: Any, limit: int) -> Rows:
     if isinstance(table, Rows):
         return table
     if isinstance(table, list):
-        found, columns = table[: limit + 1], list(table[0]) if table else []
-    else:
-        try:  # only now Spark does what the pipeline asked for
-            columns = table.columns
-            found = [row.asDict(recursive=True) for row in table.limit(limit + 1).collect()]
-        except Exception as error:
-            raise explained(error) from error
-    return Rows(
-        columns, [{name: _plain(value) for name, value in row.items()} for row in found[:limit]], len(found) > limit
-    )
+        columns = list(table[0]) if table else []
+        return Rows(columns, [_plain(row) for row in table[:limit]], len(table) > limit)
+    try:  # only now Spark does what the pipeline asked for
+        schema = table.schema
+        found = table.limit(limit + 1).collect()
+    except Exception as error:
+        raise explained(error) from error
+    columns = distinct(schema.names)
+    kinds = [field.dataType for field in schema.fields]
+    rows = [
+        {name: _typed(value, kind) for name, value, kind in zip(columns, row, kinds, strict=True)}
+        for row in found[:limit]
+    ]
+    return Rows(columns, rows, len(found) > limit)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names that differ: a join has columns of the same name, and each is told.
+
+    >>> distinct(["key", "n", "key", "key_2"])
+    ['key', 'n', 'key_3', 'key_2']
+    """
+    made: list[str] = []
+    for at, name in enumerate(names):
+        number, one = 1, name
+        while one in made or (number > 1 and one in names):
+            number += 1
+            one = f"{name}_{number}"
+        made.append(one if name in names[:at] else name)
+    return made
+
+
+def _typed(value: Any, kind: DataType) -> Any:
+    """A value of Spark as a plain one."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampNTZType, VariantType
+
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        names, kinds = distinct(kind.names), [field.dataType for field in kind.fields]
+        return {name: _typed(one, each) for name, one, each in zip(names, value, kinds, strict=True)}
+    if isinstance(kind, ArrayType):
+        return [_typed(one, kind.elementType) for one in value]
+    if isinstance(kind, MapType):
+        return {str(_typed(name, kind.keyType)): _typed(one, kind.valueType) for name, one in value.items()}
+    if isinstance(kind, VariantType):
+        return msgspec.json.decode(value.toJson())
+    if isinstance(kind, TimestampNTZType):
+        return value.isoformat()  # whatever zone it is of, nobody said so
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, NotFound
 from heliograph.spark.archive.together import whole
 from heliograph.spark.bodies import COLUMNS, check_columns
+from heliograph.spark.columns import kept_schema
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import WriteOptions, read_options
 from heliograph.spark.replay.record import At, Said
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 Offsets = dict[str, dict[str, int]]
 _PLACE: Final = ("channel", "partition", "offset")
 _TAKEN: Final = tuple(name for name in COLUMNS if name != "channel")
-_TYPES: Final = {"time": pa.timestamp("us", "UTC"), "headers": pa.map_(pa.string(), pa.string()), "bytes": pa.binary()}
+_TYPES: Final = {"time": pa.timestamp("us", "UTC"), "bytes": pa.binary()}
+_encode: Final = msgspec.json.Encoder().encode
+_raws: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
@@ -30,7 +34,12 @@ def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
     places = [Places("start", said.start, "first"), Places("end", said.end, "new")]
     found: tuple[Offsets, Offsets] = ({}, {})
     with whole(options) as store:
-        for name in store.among(options.channels):
+        names = store.among(options.channels)
+        if not names:
+            raise NotFound(f"no channel matches '{said.channel}'; 'helio channels' shows which there are")
+        for place in places:
+            place.check_channels(store, names)
+        for name in names:
             for number in range(store.channel(name).partitions):
                 for offsets, place in zip(found, places, strict=True):
                     offsets.setdefault(name, {})[str(number)] = place.offset(store, name, number)
@@ -39,10 +48,9 @@ def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
 
 def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends: Offsets) -> DataFrame:
     """The messages that are meant."""
-    import msgspec
-
     table = (
         spark.read.format("heliograph")
+        .schema(kept_schema(gaps=False))
         .option("path", str(path))
         .option("channel", ",".join(starts))
         .option("includeArchive", "true")
@@ -50,6 +58,8 @@ def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends:
         .option("endingOffsets", msgspec.json.encode(ends).decode())
         .load()
     )
+    # A partition that was added since is no part of the range, and what is not named would be read as a whole.
+    table = table.where(" OR ".join(f"(channel = '{name}' AND partition < {len(of)})" for name, of in starts.items()))
     if said.where is not None:
         table = table.where(said.where)
     if said.sql is None:
@@ -82,7 +92,8 @@ def ordered(table: DataFrame, after: At | None) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     log = Window.partitionBy("channel", "partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
-    table = table.withColumn("_at", F.max(F.unix_micros("time")).over(log))
+    latest = F.coalesce(F.max(F.unix_micros("time")).over(log), F.lit(0))  # SQL may say NULL AS time: now
+    table = table.withColumn("_at", latest)
     key = F.struct("_at", *_PLACE)
     if after is not None:
         behind = F.struct(
@@ -103,7 +114,8 @@ def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, 
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     taken = [name for name in _TAKEN if name in table.columns and not (new_ids and name in {"id", "time"})]
-    columns = ["_at", *_PLACE, *(F.unix_micros("time").alias("time") if name == "time" else name for name in taken)]
+    asked = [F.unix_micros("time").alias("time") if name == "time" else name for name in taken]
+    columns = ["_at", *_PLACE, *(["headers_json"] if "headers_json" in table.columns else []), *asked]
     schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in taken])
     waiting: list[Any] = []
     for row in table.select(*columns).toLocalIterator(prefetchPartitions=True):
@@ -116,7 +128,7 @@ def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, 
 
 
 def _chunk(rows: list[Any], schema: pa.Schema) -> tuple[At, pa.RecordBatch]:
-    arrays = [pa.array([_plain(row[field.name]) for row in rows], field.type) for field in schema]
+    arrays = [pa.array([_plain(field.name, row) for row in rows], field.type) for field in schema]
     return _place(rows[-1]), pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -124,7 +136,22 @@ def _place(row: Any) -> At:
     return At(row["_at"], row["channel"], row["partition"], row["offset"])
 
 
-def _plain(value: Any) -> Any:
-    return (
-        list(value.items()) if isinstance(value, Mapping) else bytes(value) if isinstance(value, bytearray) else value
-    )
+def _plain(name: str, row: Any) -> Any:
+    value = row[name]
+    if name == "headers":
+        return _headers(value, row["headers_json"] if "headers_json" in row else None)  # noqa: SIM401 - a Row is no dict
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _headers(texts: Mapping[str, Any] | None, exact: str | None) -> str | None:
+    """Headers as JSON: whole numbers and booleans as what they were, unless SQL made something else of them."""
+    known = {} if exact is None else _raws(exact)
+
+    def kept(name: str, text: Any) -> Any:
+        raw = known.get(name)
+        if raw is None or bytes(raw).decode() != text:
+            return text
+        value = msgspec.json.decode(raw)
+        return value if isinstance(value, int) else text
+
+    return _encode({name: kept(name, text) for name, text in texts.items()}).decode() if texts else None
