@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.admin.verify import verify
 from heliograph.disk import Disk
-from heliograph.errors import Busy, ProtocolError
+from heliograph.errors import Busy, Fenced, OutcomeUnknown, ProtocolError
 from heliograph.federation.events import Arrived
 from heliograph.federation.inlet import Inlet
 from heliograph.federation.packing import pack
 from heliograph.federation.rules import Rules
 from heliograph.limits import RENEWALS_MAX
 from tests.arrivals import lines as foreign_lines
+from tests.faults import FaultyDisk
 
 
 def arrived(lines: list[bytes], first: int, *, count: int | None = None, packed: bool = False) -> Arrived:
@@ -115,3 +117,36 @@ def test_a_peer_that_says_again_and_again_that_this_station_was_restored_is_not_
         assert f"hub.{hub.engine.incarnation('alerts')}" == lives[-1]
         assert len(list(hub.read("alerts"))) == stored, "nothing was appended again"
         assert lie("host2") not in lives, "another peer may be right"
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_what_comes_alone_is_stored_once_though_its_sync_failed(tmp_path: Path, durability: str) -> None:
+    lines = foreign_lines(0, 3, "host1.aaaaaa")
+    disk = FaultyDisk()
+    with hg.open(tmp_path, name="hub", disk=disk, durability=durability) as hub:
+        inlet, rules = Inlet(hub, "alerts", "host1"), Rules("host1")
+        inlet.store([arrived(lines[:1], 0)], rules)
+        disk.fail("fdatasync", path=".jsonl")
+        with pytest.raises(OutcomeUnknown):
+            inlet.store([arrived(lines[1:2], 1)], rules)
+        with pytest.raises(Fenced):
+            inlet.store([arrived(lines[1:2], 1)], rules)
+        disk.heal()
+        verify(hub, repair=True)
+        for first in (0, 1, 2, 1):
+            stored = inlet.store([arrived(lines[first : first + 1], first)], rules)
+            assert stored.acks == {(1, 0): (first + 1, [])}
+        assert [message.raw for message in hub.read("alerts")] == lines
+
+
+def test_what_comes_alone_is_synced_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    lines = foreign_lines(0, 5, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub") as hub:
+        inlet, rules = Inlet(hub, "alerts", "host1"), Rules("host1")
+        relayed, synced = hub.engine.relayed, list[int]()
+        confirm = relayed.confirm
+        relayed.confirm = lambda *told: (synced.append(hub.engine.limit("alerts").next), confirm(*told))[1]  # type: ignore[method-assign]
+        inlet.store([arrived(lines[:1], 0)], rules)
+        inlet.store([arrived(lines[1:2], 1), arrived(lines[2:3], 2)], rules)
+        inlet.store([arrived(lines[3:4], 3)], rules, life=hub.engine.incarnation("alerts"))
+        assert synced == [1, 1, 3], "and what others wait for is synced while they append"

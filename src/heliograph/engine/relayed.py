@@ -106,12 +106,15 @@ class Relayed:
         pieces: Sequence[Piece],
         check: Callable[[Batch], None] | None = None,
         life: str | None = None,
+        *,
+        durable: bool = False,
     ) -> Arrival:
         """The first half of ``arrive``: written, and not to be acknowledged before ``confirm``.
 
         For whoever syncs once for several of them, or appends some while others are synced. ``check`` sees what can be
         stored, and raises if it must not be: before anything is written. ``life``: the incarnation in which what comes
         before these lines was appended; Outdated if another one began, for then that may have to be appended again.
+        ``durable``: synced, too, in fewer steps than ``confirm`` takes, and while others wait who append here.
         """
         self._engine.check_writable()
         check_name(channel)
@@ -126,7 +129,7 @@ class Relayed:
             try:
                 with self._channels.known(channel, appending=True) as known:
                     if life is None or life == known.incarnation:
-                        return self._append(channel, known, batch, refused)
+                        return self._append(channel, known, batch, refused, durable)
                 raise Outdated
             except (Outdated, _NewLife, LogCut, ChannelGone, NotFound):
                 self._channels.forget(channel)
@@ -159,7 +162,9 @@ class Relayed:
             self._channels.forget(channel)
             raise Outdated from None
 
-    def _append(self, channel: str, known: Knowledge, batch: Batch, refused: list[tuple[int, str]]) -> Arrival:
+    def _append(
+        self, channel: str, known: Knowledge, batch: Batch, refused: list[tuple[int, str]], durable: bool
+    ) -> Arrival:
         known.grow(self._engine.partition_count(channel))
         fresh = self._fresh(channel, known, batch)
         count = sum([wanted.count for _, wanted in fresh])
@@ -175,7 +180,7 @@ class Relayed:
         for number, part in self._spread(known, batch, fresh, count).items():
             self._note_returned(channel, number, known, fresh)
             group = Relay(part.data, part.total, part.min_us, part.max_us, self._engine.clock.time_ns() // 1000)
-            generation = self._put(channel, number, known, group)
+            generation = self._put(channel, number, known, group, durable)
             firsts[number] = group.first
             arrival.ends[number] = (group.first + group.count, generation)
             known.unsaved_bytes += len(part.data)
@@ -190,7 +195,7 @@ class Relayed:
             self._channels.save(channel, known)
         return arrival
 
-    def _put(self, channel: str, number: int, known: Knowledge, group: Relay) -> int:
+    def _put(self, channel: str, number: int, known: Knowledge, group: Relay, durable: bool) -> int:
         """Append to a partition in the life that the channel is known to have; the generation of its head then."""
         generations: list[int] = []
 
@@ -200,7 +205,7 @@ class Relayed:
                 return None if self._engine.life(channel) == known.incarnation else _NewLife(channel)
 
             group.guard = guard
-            partition.append((group,))
+            (partition.commit if durable else partition.append)((group,))
 
         self._engine.write(channel, number, append)
         if group.refused is not None:
@@ -212,12 +217,12 @@ class Relayed:
     def _fresh(self, channel: str, known: Knowledge, batch: Batch) -> list[tuple[Run, IntervalSet]]:
         """Which sequences of each run are not here yet."""
         fresh: list[tuple[Run, IntervalSet]] = []
-        before = SeenSet()  # the same line twice in one batch
+        before = SeenSet() if len(batch.runs) > 1 else None  # the same line twice in one batch
         for run in batch.runs:
             if station_of(run.origin) == self._engine.name and self._is_own(channel, known, run):
                 continue
             wanted = known.seen.gaps(run.origin, run.partition, run.first, run.next)
-            if len(batch.runs) > 1:
+            if before is not None:
                 wanted = wanted.difference(before.of(run.origin, run.partition))
                 before.of(run.origin, run.partition).update(wanted)
             if wanted:

@@ -27,6 +27,8 @@ from heliograph.seen import SeenSet
 if TYPE_CHECKING:
     from heliograph.station import Station
 
+ALONE_BYTES_MAX: Final = 16 * 1024
+"""A batch that comes alone, and is not larger, is synced as soon as it is written: nothing waits to be appended."""
 _TRIES: Final = 8
 
 
@@ -92,14 +94,16 @@ class Inlet:
         earlier, and whoever appends next would have the interpreter before the sync has begun. Deleted: it begins anew.
         """
         stacks: dict[tuple[int, int], _Stack] = {}
+        alone = len(items) == 1 and not life
         for item in items:
             if isinstance(item, Gapped):
                 self._gap(item, rules)
             else:
+                alone = alone and item.size <= ALONE_BYTES_MAX
                 stacks.setdefault((item.stream, item.partition), _Stack()).add(item)
         for _ in range(_TRIES):
             try:
-                arrivals = [(place, stack, self._append(stack, rules, life)) for place, stack in stacks.items()]
+                arrivals = [(place, stack, self._append(stack, rules, life, alone)) for place, stack in stacks.items()]
             except Outdated:
                 if life:
                     raise
@@ -115,10 +119,10 @@ class Inlet:
                 )
         raise Busy(f"channel '{self._channel}' begins a new life all the time; try again")
 
-    def _append(self, stack: _Stack, rules: Rules, life: str) -> Arrival:
+    def _append(self, stack: _Stack, rules: Rules, life: str, alone: bool) -> Arrival:
         with WITHIN_BOUNDS:
             arrival = self._engine.relayed.append(
-                self._channel, stack.pieces, senders(rules), life or self._life or None
+                self._channel, stack.pieces, senders(rules), life or self._life or None, durable=alone
             )
         if not self._life and arrival.incarnation:
             self._life, self._made = arrival.incarnation, self._created()
