@@ -162,6 +162,23 @@ def test_what_was_checked_together_can_be_decoded() -> None:
     assert found.min_us < part.min_us < part.max_us < found.max_us
 
 
+def test_pieces_are_read_together_and_each_alone_if_something_is_wrong_with_one() -> None:
+    batch = [line(seq, data=b'{"value":%d}' % (seq % 100)) for seq in range(FIRST, FIRST + 300)]
+    cuts = [(0, 70), (70, 71), (71, 180), (180, 300)]
+    pieces = [foreign.piece_of(batch[first:following]) for first, following in cuts]
+    found, refused = foreign.read_all("alerts", pieces, BYTES_MAX)
+    assert not refused
+    assert found is not None
+    assert found.envelopes is None
+    assert said(found) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+    batch[90] = batch[90].replace(b"host2", b"host3")
+    pieces = [foreign.piece_of(batch[first:following]) for first, following in cuts]
+    found, refused = foreign.read_all("alerts", pieces, BYTES_MAX)
+    left = batch[:90] + batch[91:]
+    assert [at for at, _ in refused] == [90]
+    assert said(found) == said(foreign._read("alerts", foreign.piece_of(left), BYTES_MAX))
+
+
 def test_without_numpy_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = lines(FIRST, FIRST + 200)
     found = together(batch)
