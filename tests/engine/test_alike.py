@@ -77,20 +77,40 @@ def test_what_is_checked_together_comes_to_the_same_as_each_looked_at(batch: lis
         ]
 
 
-def test_a_line_of_which_any_byte_is_another_is_taken_if_and_only_if_it_is_a_message() -> None:
-    others = [line(FIRST + at, extra=b',"partitionkey":"cpu","correlationid":"7-b","n":10') for at in range(4)]
-    others = [TYPICAL, *others, TYPICAL, TYPICAL, TYPICAL]
+BYTES = b'"\\}{[],:. /0159Zagnuz~\x00\x1f\x7f\x80\xc3\xff'
+
+
+def altered(typical: bytes, places: range) -> int:
+    """How many of the lines are taken in which a byte is another; those that are messages, and no others."""
+    others = [typical, *lines(FIRST, FIRST + 4), *[typical] * 4]
     taken = 0
-    for at in range(len(TYPICAL) - 18):
-        for byte in b'"\\}{[],:. /0159Zagz~\x00\x1f\x7f\x80\xc3\xff':
-            changed = sealed(TYPICAL[:at] + bytes([byte]) + TYPICAL[at + 1 : -18])
-            fits = foreign.why_not("alerts", changed, BYTES_MAX) is None
-            found = together([*others, changed])
-            assert (found is not None) == fits, (at, bytes([byte]))
-            taken += fits
-            if found is not None and b"\n" not in changed:
-                assert found.runs[-1].next - 1 == identity(changed)[2]
-    assert taken > 1_000
+    for at in places:
+        for byte in BYTES:
+            batch = [*others, sealed(typical[:at] + bytes([byte]) + typical[at + 1 : -18])]
+            found = together(batch)
+            assert (found is None) == (foreign.why_not("alerts", batch[-1], BYTES_MAX) is not None), (at, bytes([byte]))
+            if found is not None:
+                taken += 1
+                assert said(found) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+    return taken
+
+
+def test_a_line_of_which_any_byte_is_another_is_taken_if_and_only_if_it_is_a_message() -> None:
+    assert altered(TYPICAL, range(len(TYPICAL) - 18)) > 1_000
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b',"subject":"a\\n\\u00e4\\"b"', b',"data_base64":"QUJDRA=="', b',"chann\\u0065l":"alerts"',
+        b',"time":"2026-11-15T22:00:07.000000Z"', b',"channel":"alerts"', b',"x":"\xc3\xa4b"',
+        b',"x":[-10,0,0.5,10.05,1e10,1.5E-7,true,{"time":"20:30","channel":"a"}]',
+    ],
+)  # fmt: skip
+def test_so_is_one_in_which_something_is_seldom(extra: bytes) -> None:
+    typical = line(FIRST, extra=extra)
+    at = typical.index(extra)
+    assert altered(typical, range(at, at + len(extra))) > 5
 
 
 def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +180,23 @@ def test_what_was_checked_together_can_be_decoded() -> None:
     part = found.part([7, 20, 9])
     assert part.data == b"".join([batch[at] + b"\n" for at in (7, 20, 9)])
     assert found.min_us < part.min_us < part.max_us < found.max_us
+
+
+def test_pieces_are_read_together_and_each_alone_if_something_is_wrong_with_one() -> None:
+    batch = [line(seq, data=b'{"value":%d}' % (seq % 100)) for seq in range(FIRST, FIRST + 300)]
+    cuts = [(0, 70), (70, 71), (71, 180), (180, 300)]
+    pieces = [foreign.piece_of(batch[first:following]) for first, following in cuts]
+    found, refused = foreign.read_all("alerts", pieces, BYTES_MAX)
+    assert not refused
+    assert found is not None
+    assert found.envelopes is None
+    assert said(found) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+    batch[90] = batch[90].replace(b"host2", b"host3")
+    pieces = [foreign.piece_of(batch[first:following]) for first, following in cuts]
+    found, refused = foreign.read_all("alerts", pieces, BYTES_MAX)
+    left = batch[:90] + batch[91:]
+    assert [at for at, _ in refused] == [90]
+    assert said(found) == said(foreign._read("alerts", foreign.piece_of(left), BYTES_MAX))
 
 
 def test_without_numpy_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -37,11 +37,20 @@ class Cut:
     __slots__ = ("_bytes", "lengths", "starts")
 
     def __init__(self, data: bytes) -> None:
-        self._bytes = np.frombuffer(data, np.uint8)
+        self._bytes: Bytes = np.frombuffer(data, np.uint8)
         ends = np.equal(self._bytes, _NEWLINE, out=_scratch(len(data))).nonzero()[0]
         self.starts: Numbers = np.zeros(len(ends), np.int64)
         self.starts[1:] = ends[:-1] + 1
         self.lengths: Numbers = ends + 1 - self.starts
+
+    @classmethod
+    def of(cls, data: bytes, cuts: Sequence[Cut]) -> Self:
+        """Some texts as one."""
+        made = cls(b"")
+        made._bytes = np.frombuffer(data, np.uint8)
+        made.lengths = np.concatenate([cut.lengths for cut in cuts])
+        made.starts = np.cumsum(made.lengths) - made.lengths
+        return made
 
     @property
     def blank(self) -> bool:

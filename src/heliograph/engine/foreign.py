@@ -16,7 +16,7 @@ from io import BytesIO
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 
 import google_crc32c
 import msgspec
@@ -29,7 +29,7 @@ from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
-    from heliograph.engine.alike import Cut, Like
+    from heliograph.engine.alike import Cut
 
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
@@ -79,6 +79,15 @@ class Piece:
         self.single = single  # whether no line holds another newline
         self._lines = lines
         self._cut: Cut | None = None
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Self:
+        """Several as one."""
+        whole = cls(b"".join([piece.data for piece in pieces]))
+        alike, cuts = together(), [piece.cut for piece in pieces]
+        if alike is not None:
+            whole._cut = alike.Cut.of(whole.data, cuts)
+        return whole
 
     @property
     def lines(self) -> Sequence[bytes]:
@@ -217,6 +226,10 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 def read_all(channel: str, pieces: Sequence[Piece], bytes_max: int) -> tuple[Batch | None, list[tuple[int, str]]]:
     """What can be stored of some pieces, if anything; and which lines cannot be, and why."""
+    if len(pieces) > 1 and all(piece.cut is not None for piece in pieces):  # the more, the better
+        batch = _read_alike(channel, Piece.of(pieces), bytes_max)
+        if batch is not None:
+            return batch, []
     batches: list[Batch] = []
     refused: list[tuple[int, str]] = []
     before = 0
@@ -230,22 +243,21 @@ def read_all(channel: str, pieces: Sequence[Piece], bytes_max: int) -> tuple[Bat
             assert (batch is None) == (not left), "lines that fit one by one fit together"
         if batch is not None:
             batches.append(batch)
-        before += len(piece.lines)
+        before += piece.count
     return merged(batches) if batches else None, refused
 
 
 def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     """Lines as a batch; None if there is none, or if one of them cannot be stored: see ``why_not``."""
+    return _read_alike(channel, piece, bytes_max) or _read(channel, piece, bytes_max)
+
+
+def _read_alike(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
+    """The same of lines most of which are alike; else None."""
     alike = together()
-    if alike is not None and piece.cut is not None:
-        like = alike.look(channel, piece.cut, bytes_max)
-        if like is not None:
-            return _read_with(like, channel, piece, bytes_max)
-    return _read(channel, piece, bytes_max)
-
-
-def _read_with(like: Like, channel: str, piece: Piece, bytes_max: int) -> Batch | None:
-    """The same where most is known already."""
+    like = None if alike is None or piece.cut is None else alike.look(channel, piece.cut, bytes_max)
+    if like is None:
+        return None
     times = [like.min_us, like.max_us]
     if like.rest:
         others = _read(channel, Piece(b"".join(like.rest), like.rest), bytes_max)
