@@ -13,6 +13,7 @@ and never replaced while a station is open::
     520  Q   lock wanted (1): a process waits for the append lock
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
+    536  Q   the time of change (ns) that the directory had when it was last looked through and in order
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
 stores become visible in order (x86), the checksum where they do not (ARM).
@@ -48,6 +49,7 @@ _IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
+LOOKED_THROUGH: Final = 536 // 8
 INODE: Final = 24 // 8
 SEQUENCE: Final = _AT // 8
 STATE: Final = (_SUM_AT - 8) // 8
