@@ -126,7 +126,10 @@ def test_the_table_of_the_head_is_its_layout() -> None:
     fields = layout(head.Fields._fields, head._FIELDS, head._FIELDS_AT)
     assert [row for row in documented if head._FIELDS_AT <= row[0] < head._SUM_AT] == fields
     assert (head._SUM_AT, "I", "crc") in documented
-    words = {"news wanted": head.NEWS_WANTED, "lock wanted": head.LOCK_WANTED, "lock holder": head.LOCK_HOLDER}
+    words = {
+        "news wanted": head.NEWS_WANTED, "lock wanted": head.LOCK_WANTED, "lock holder": head.LOCK_HOLDER,
+        "looked through": head.LOOKED_THROUGH,
+    }  # fmt: skip
     for name, word in words.items():
         assert (word * 8, "Q", name) in documented
     assert (head.NEWS_PLACES * 8, f"{head.NEWS_PLACES_END - head.NEWS_PLACES}Q", "news places") in documented

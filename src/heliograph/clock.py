@@ -6,6 +6,7 @@ all processes of one boot, which the head file relies on.
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ class Clock:
     monotonic_ns = staticmethod(time.monotonic_ns)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
+    give_way = staticmethod(getattr(os, "sched_yield", int))  # let others run that have no core; nothing to macOS
 
 
 SYSTEM_CLOCK = Clock()

@@ -56,6 +56,9 @@ LOCK_SLEEP_S = 0.0002
 LOCK_KEEP_S = 0.002
 """How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
 
+LOCK_LOOK_S = 0.004
+"""How often is looked whether it is idle. Each look interrupts who publishes, hence not more often."""
+
 LOCK_TURN_S = 0.0025
 """How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
 

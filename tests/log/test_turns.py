@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 import heliograph as hg
 from heliograph.clock import Clock
 from heliograph.disk import Disk
-from heliograph.limits import LOCK_SLEEP_S, LOCK_TURN_S, LOCK_YIELD_S
+from heliograph.engine.background import LockKeeper
+from heliograph.limits import LOCK_KEEP_S, LOCK_SLEEP_S, LOCK_TURN_S, LOCK_YIELD_S
+from heliograph.log.groups import Group
 from heliograph.log.head import LOCK_WANTED, Fields, Head
 from heliograph.log.locks import AppendLock
+from heliograph.log.partition import Partition
+from heliograph.station import open_station
 
 
 class Hands(Clock):
@@ -21,7 +26,9 @@ class Hands(Clock):
     def __init__(self) -> None:
         self.now = 1.0
         self.slept_s = 0.0
+        self.gave_way = 0
         self.meanwhile: Callable[[], None] = lambda: None
+        self.wall_us = 1_700_000_000_000_000
 
     def monotonic(self) -> float:  # type: ignore[override]
         self.now += 1e-6
@@ -32,6 +39,13 @@ class Hands(Clock):
         self.now += seconds
         self.slept_s += seconds
         self.meanwhile()
+
+    def give_way(self) -> None:
+        self.gave_way += 1
+        self.meanwhile()
+
+    def time_ns(self) -> int:  # type: ignore[override]
+        return self.wall_us * 1000
 
 
 @pytest.fixture
@@ -110,6 +124,114 @@ def test_nobody_stands_back_who_was_not_asked_or_whose_turn_was_taken(
     other.release()
     one.acquire(1.0)
     assert clock.slept_s == 0
+
+
+def test_whoever_waits_for_a_turn_to_end_gives_way_to_others_without_a_core(
+    locks: tuple[AppendLock, AppendLock], clock: Hands
+) -> None:
+    one, other = locks
+    one.acquire(1.0)
+
+    def meanwhile() -> None:
+        if clock.gave_way == 3 and one.held:
+            one.release()
+
+    clock.meanwhile = meanwhile
+    other.acquire(1.0)
+    assert other.held
+    assert clock.gave_way == 3
+    assert clock.slept_s == 0
+
+
+# -- idle or slow, and asked for the lock --------------------------------------------------------------------
+
+
+@pytest.fixture
+def partition(tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch) -> Iterator[Partition]:
+    """A partition that keeps its lock, for it was just published to. Nobody looks but the test."""
+    monkeypatch.setattr(LockKeeper, "add", lambda _keeper, _partition: None)
+    with open_station(tmp_path, name="host1", durability="interval", clock=clock) as station:
+        station.publish("alerts", 1)
+        found = station.engine.writer("alerts", 0)
+        assert found._lock.held
+        yield found
+
+
+def publish(partition: Partition) -> None:
+    body = b'{"id":"x","data":2'
+    partition.append_batch(Group((body,), (google_crc32c.value(body),), partition._clock.time_ns() // 1000))
+
+
+def test_who_goes_on_publishing_keeps_the_lock(partition: Partition) -> None:
+    for _ in range(3):
+        known = partition.next
+        publish(partition)
+        assert not partition.release_if_idle(known)
+        assert partition._lock.held
+
+
+def test_who_was_idle_for_long_enough_gives_the_lock_back_at_the_first_look(partition: Partition, clock: Hands) -> None:
+    known = partition.next
+    publish(partition)
+    clock.wall_us += int(LOCK_KEEP_S * 1e6)
+    assert partition.release_if_idle(known)
+    assert not partition._lock.held
+
+
+def test_a_clock_that_is_put_back_does_not_keep_the_lock_for_an_hour(partition: Partition, clock: Hands) -> None:
+    known = partition.next
+    publish(partition)
+    clock.wall_us -= 3_600_000_000
+    assert not partition.release_if_idle(known)
+    assert partition.release_if_idle(partition.next)
+    assert not partition._lock.held
+
+
+def test_who_publishes_now_and_then_gives_the_lock_back_when_its_turn_is_over(
+    partition: Partition, clock: Hands
+) -> None:
+    ask(partition._lock)
+    known = partition.next
+    publish(partition)
+    assert not partition.release_if_idle(known)
+    assert partition._lock.held, "its turn has just begun"
+    clock.now += LOCK_TURN_S * 1.01
+    assert not partition.release_if_idle(known), "it is looked at again: it goes on publishing"
+    assert not partition._lock.held
+
+
+def test_who_waits_for_its_turn_is_still_looked_at(partition: Partition) -> None:
+    """Being looked at anew with each turn would wake a thread each time."""
+    known = partition.next
+    publish(partition)
+    partition.change(lambda _: None)
+    assert not partition._lock.held
+    assert not partition.release_if_idle(known)
+    assert partition.release_if_idle(partition.next)
+
+
+def test_who_publishes_right_after_it_was_found_idle_is_looked_at_again(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    keeper = LockKeeper()
+    partition._on_kept = keeper.add
+    monkeypatch.setattr(keeper, "_started", True)  # no thread: the test looks
+    look = Partition.release_if_idle
+
+    def look_and_publish(self: Partition, following: int) -> bool:
+        found = look(self, following)
+        publish(self)
+        return found
+
+    keeper.add(partition)
+    monkeypatch.setattr(Partition, "release_if_idle", look_and_publish)
+    partition.change(lambda _: None)  # the lock is free: it is idle at the second look
+    keeper._kept[partition] = partition.next
+    keeper._look()
+    monkeypatch.undo()
+    assert partition._lock.held
+    assert partition in keeper._kept, "nobody would ever give its lock back"
 
 
 def test_whoever_publishes_one_by_one_gives_the_lock_back_when_its_turn_is_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from heliograph.errors import HeliographError
-from heliograph.limits import LOCK_KEEP_S
+from heliograph.limits import LOCK_LOOK_S
 from heliograph.log.commit import GroupCommit
 from heliograph.log.partition import Partition
 
@@ -38,12 +38,14 @@ class LockKeeper:
             if not self._kept:
                 self._wake.wait()
                 self._wake.clear()
-            time.sleep(LOCK_KEEP_S)
-            for partition, following in list(self._kept.items()):
-                if partition.release_if_idle(following):
-                    self._kept.pop(partition, None)
-                else:
-                    self._kept[partition] = partition.next
+            time.sleep(LOCK_LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        for partition in list(self._kept):
+            following = self._kept.pop(partition)  # before: whoever publishes right after the look adds it again
+            if not partition.release_if_idle(following):
+                self._kept.setdefault(partition, partition.next)
 
     def close(self) -> None:
         self._closed = True

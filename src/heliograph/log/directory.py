@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from heliograph import disk as disks
-from heliograph.clock import Clock, from_us
+from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.disk import Disk, explain
 from heliograph.errors import (
     ConfigError,
@@ -32,9 +32,10 @@ from heliograph.errors import (
     UnsupportedFormat,
     WrongStation,
 )
+from heliograph.limits import LISTING_SETTLED_S
 from heliograph.log import channel, indexing, recovery, redact, segments
 from heliograph.log.audit import Audit
-from heliograph.log.head import DELETED, FENCED, Fields, Head, TornHead
+from heliograph.log.head import DELETED, FENCED, LOOKED_THROUGH, Fields, Head, TornHead
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 
@@ -219,6 +220,9 @@ class DataDirectory:
     def _recover_partition(self, station: str, name: str, directory: Path) -> None:
         """Bring one partition's head up to date."""
         place = self.place(name, int(directory.name), station)
+        changed_ns = self._disk.stat(directory).st_ctime_ns
+        if self._unchanged(place, changed_ns):
+            return
         entries = self._disk.listdir(directory)  # once, and not looked at one by one: a long log has many
         text = "/".join(entries)
         for entry in entries if ".tmp-" in text else ():
@@ -231,6 +235,8 @@ class DataDirectory:
         ends = segments.first_and_last(entries)
         if fields is not None and known and recovery.agrees(place, self._disk, fields, ends):
             self._settle(directory, fields)
+            if SYSTEM_CLOCK.time_ns() - changed_ns > LISTING_SETTLED_S * 1e9:
+                self._note_look(directory, changed_ns)
             return
         report = recovery.recover(place, self._disk, None, self._clock.time_ns() // 1000)
         fresh = report.fields
@@ -242,6 +248,21 @@ class DataDirectory:
         Head.create(directory / "head", self._disk, self.boot, fresh)
         if report.missing:
             self._audit.write("damage", channel=name, partition=int(directory.name), missing=report.missing)
+
+    def _unchanged(self, place: indexing.Place, changed_ns: int) -> bool:
+        """Whether no file came or went since the partition was last looked through, and the head is in order still."""
+        fields, known = self._head_fields(place.directory, changed_ns)
+        if fields is None or not known:
+            return False
+        if not recovery.agrees(place, self._disk, fields, (fields.first, fields.base)):
+            return False
+        self._settle(place.directory, fields)
+        return True
+
+    def _note_look(self, directory: Path, changed_ns: int) -> None:
+        """Remember when the directory had last changed before it was looked through: a long log has many files."""
+        with contextlib.closing(Head(directory / "head", self._disk)) as head:
+            head.words[LOOKED_THROUGH] = changed_ns
 
     def _settle(self, directory: Path, fields: Fields) -> None:
         """Sync what a killed process wrote and did not sync, and keep what it meant to delete and did not."""
@@ -256,13 +277,15 @@ class DataDirectory:
         if settled != fields:
             Head.create(directory / "head", self._disk, self.boot, settled)
 
-    def _head_fields(self, directory: Path) -> tuple[Fields | None, bool]:
-        """What the head says, and whether it may be believed."""
+    def _head_fields(self, directory: Path, looked_ns: int | None = None) -> tuple[Fields | None, bool]:
+        """What the head says, and whether it may be believed; nothing if the directory was not looked through then."""
         try:
             head = Head(directory / "head", self._disk)
         except (FileNotFoundError, TornHead, ValueError):
             return None, False
         try:
+            if looked_ns is not None and head.words[LOOKED_THROUGH] != looked_ns:
+                return None, False
             return head.load(), head.trusted(self.boot, self._disk)
         except TornHead:
             return None, False

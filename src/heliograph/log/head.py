@@ -13,6 +13,7 @@ and never replaced while a station is open::
     520  Q   lock wanted (1): a process waits for the append lock
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
+    536  Q   the time of change (ns) that the directory had when it was last looked through and in order
     1024     16 pairs of Q, places where readers say that they wait (news.py): whose it is, and until when
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
@@ -49,6 +50,7 @@ _IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
+LOOKED_THROUGH: Final = 536 // 8
 NEWS_PLACES: Final = 1024 // 8
 NEWS_PLACES_END: Final = NEWS_PLACES + 2 * 16
 INODE: Final = 24 // 8

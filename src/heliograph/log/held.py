@@ -357,12 +357,17 @@ class HeldLog:
             raise ChannelGone(f"{self._directory} was deleted")
         flags = os.O_RDWR | os.O_APPEND
         self._fd = self._disk.open(segments.path_of(self._directory, base), flags)
+        self._open_index(base)
+
+    def _open_index(self, base: int) -> None:
         path = segments.path_of(self._directory, base, segments.INDEX)
         self._index_fd = self._disk.open(path, os.O_RDWR | os.O_CREAT)
 
     def _reopen_index(self, base: int) -> None:
-        path = segments.path_of(self._directory, base, segments.INDEX)
-        replaced, self._index_fd = self._index_fd, self._disk.open(path, os.O_RDWR | os.O_CREAT)
+        if not self.in_place():
+            raise ChannelGone(f"{self._directory} was deleted")
+        replaced = self._index_fd
+        self._open_index(base)
         self._disk.close(replaced)
 
     def _close_files(self) -> None:

@@ -209,6 +209,8 @@ class AppendLock:
                 raise Busy(self._complaint(timeout_s)) from None
             if waited > LOCK_SPIN_S:
                 clock.sleep(LOCK_SLEEP_S)
+            else:  # there may be no core left for the holder, or for those whom the holder waits for
+                clock.give_way()
 
     def _complaint(self, timeout_s: float) -> str:
         holder = self._head.words[LOCK_HOLDER]

@@ -16,7 +16,7 @@ import google_crc32c
 
 from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
-from heliograph.limits import INDEX_STRIDE_BYTES
+from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S
 from heliograph.log import index, segments
 from heliograph.log.groups import Group, Guard, Mark
 from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
@@ -25,6 +25,7 @@ from heliograph.log.lines import Form
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
+_KEEP_US: Final = int(LOCK_KEEP_S * 1e6)
 _LOOK_MASK: Final = 15
 """Whoever publishes one by one, asked for the lock, looks after every 16th whether its turn is over."""
 
@@ -447,16 +448,19 @@ class Partition(HeldLog):
         return mark
 
     def release_if_idle(self, following: int) -> bool:
-        """Give a kept lock back if the next offset still is ``following``. True when it is free."""
+        """Give a kept lock back if nothing was appended lately, or its turn is over. True if nobody has to look again.
+
+        ``following`` is the next offset as it was at the last look.
+        """
         if not self.mutex.acquire(blocking=False):
             return False
         try:
-            if self._lock.held and self.next != following:
-                return False
-            if self._lock.held:
+            idle_us = self._clock.time_ns() // 1000 - self.append_us  # below 0 if the clock was put back
+            busy = self.next != following and idle_us < _KEEP_US
+            if self._lock.held and not (busy and self._lock.may_keep()):
                 self._release()
-            self._watched = False
-            return True
+            self._watched = busy  # though another process may have the lock: this one is in its turns
+            return not busy
         finally:
             self.mutex.release()
 
