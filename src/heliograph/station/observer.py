@@ -6,7 +6,6 @@ from pathlib import Path
 
 from heliograph.clock import from_us
 from heliograph.engine.files import FilesEngine
-from heliograph.engine.port import Kind, Position
 from heliograph.log import segments
 from heliograph.log.census import Census
 from heliograph.log.channel import no_channel
@@ -141,12 +140,7 @@ class Observer:
 
     def _subscription(self, channel: str, name: str, partition: int) -> SubscriptionInfo:
         engine = self._engine
-        position: Position | None = None
-        kind: Kind = "plain"
-        with LeavingOut():
-            position = engine.positions.load(channel, name, partition)
-        with LeavingOut():
-            kind = engine.positions.kind(channel, name)
+        position = engine.positions.load(channel, name, partition)
         offset, lag, lag_s = (position.offset if position else 0), 0, None
         with LeavingOut():
             bounds = engine.bounds(channel, partition)
@@ -155,7 +149,7 @@ class Observer:
         return SubscriptionInfo(
             channel=channel, name=name, partition=partition, offset=offset, lag=lag, lag_s=lag_s,
             live=engine.positions.live(channel, name), saved=from_us(position.time_us) if position else None,
-            kind=kind,
+            kind=engine.positions.kind(channel, name),
         )  # fmt: skip
 
     def _age_s(self, channel: str, partition: int, offset: int) -> float | None:
