@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,27 @@ def test_a_dry_run_imports_nothing(helio: Helio, numbers: hg.Station) -> None:
 
 def test_a_file_that_is_not_there_is_not_found(helio: Helio, numbers: hg.Station) -> None:
     one_line_error(helio("import", "/does/not/exist"), 3)
+
+
+def test_export_writes_to_what_is_no_file_and_leaves_it_what_it_is(
+    helio: Helio, numbers: hg.Station, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert helio("export", "numbers", "--output", str(pipe)).exit_code == 0
+    reader.join(30)
+    assert got[0].count(b"\n") == len(list(numbers.read("numbers")))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.endswith(".part")] == []
+
+
+def test_export_through_a_link_replaces_what_it_leads_to(helio: Helio, numbers: hg.Station, tmp_path: Path) -> None:
+    target, link = tmp_path / "elsewhere.ndjson", tmp_path / "latest.ndjson"
+    link.symlink_to(target)
+    for _ in range(2):
+        assert helio("export", "numbers", "--output", str(link)).exit_code == 0
+        assert link.is_symlink()
+        assert target.read_bytes().count(b"\n") == len(list(numbers.read("numbers")))

@@ -13,6 +13,7 @@ import heliograph as hg
 from heliograph.admin.backup import backup
 from heliograph.admin.verify import verify
 from heliograph.station import upkeep
+from tests.proof.tools import eventually
 
 STRAYS = (".DS_Store", "notes.txt", "old~", "lost+found/", "copy of alerts/")
 
@@ -134,3 +135,50 @@ def test_positions_outlive_that_the_channels_are_not_there(root: Path) -> None:
     with hg.open(root) as station:
         assert {one.name for one in station.subscriptions()} == {"plain", "wild", "work"}
         assert [info.last for info in station.producers()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("channels/alerts/channel.json", b"{"),
+        ("channels/alerts/channel.json", None),
+        ("subscriptions/alerts/plain/0.json", b"{"),
+        ("subscriptions/numbers/work/kind.json", b"{"),
+        ("subscriptions/numbers/work/queue.sqlite3", b"garbage" * 1000),
+    ],
+)
+def test_who_looks_at_everything_sees_what_is_not_damaged(
+    root: Path, caplog: pytest.LogCaptureFixture, path: str, content: bytes | None
+) -> None:
+    if content is None:
+        (root / path).unlink()
+    else:
+        (root / path).write_bytes(content)
+    with hg.open(root) as station:
+        assert "numbers" in [info.name for info in station.channels()]
+        assert "numbers" in [one.channel for one in station.stats().channels]
+        station.queues()
+        if "subscriptions" in path:  # whoever asks for these alone is told
+            with contextlib.suppress(hg.Damaged):
+                station.subscriptions()
+        else:
+            assert "numbers" in [one.channel for one in station.subscriptions()]
+        assert station.get(next(station.read("numbers")).id) is not None
+        heard: list[object] = []
+        with station.subscribe(">", lambda message: heard.append(message.data)):
+            station.publish("numbers", "new")
+            eventually(lambda: heard)
+        if not path.endswith("0.json"):  # nobody had to look at that one
+            assert (root / path).name in caplog.text, "nothing is left out without a word"
+
+
+def test_a_channel_that_has_lost_its_description_is_not_said_to_be_made_by_publishing(root: Path) -> None:
+    (root / "channels" / "alerts" / "channel.json").unlink()
+    with hg.open(root) as station:
+        for work in (lambda: station.publish("alerts", 1), lambda: list(station.read("alerts"))):
+            with pytest.raises(hg.Damaged, match=r"is missing.*verify --repair"):
+                work()
+        with pytest.raises(hg.Damaged, match="is missing"):
+            backup(station, root.parent / "backup")
+        assert verify(station, repair=True).ok
+        station.publish("alerts", 1)

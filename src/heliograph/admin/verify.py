@@ -258,9 +258,10 @@ class _Channel:
         except (Damaged, NotFound) as error:
             if not there:
                 raise NotFound(str(error)) from error
+            there_is = (self._station.path / path).exists()
             if self._mender is not None:
                 self._mender.describe_again(there)
-            what = "is missing" if isinstance(error, NotFound) else "cannot be read; the channel's settings are lost"
+            what = "cannot be read; the channel's settings are lost" if there_is else "is missing"
             repaired = self._mender is not None
             return [Trouble(kind="channel", path=path, what=what, derived=False, repaired=repaired)]
         spare = [number for number in there if number >= file.partitions and self._empty(number)]

@@ -91,11 +91,19 @@ def json_line(value: Any) -> None:
 
 @contextlib.contextmanager
 def to_file(path: str | None) -> Iterator[BinaryIO]:
-    """A file that appears when it is complete; stdout if there is no path, or ``-``."""
+    """A file that appears when it is complete; stdout if there is no path, or ``-``.
+
+    What is there and is no file (/dev/null, a pipe) is written to. A link stays one: its target is replaced.
+    """
     if path is None or path == "-":
         yield sys.stdout.buffer
         flush()
         return
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as special:
+            yield special
+        return
+    path = os.path.realpath(path)
     part = Path(path + ".part")
     try:
         with part.open("wb") as file:

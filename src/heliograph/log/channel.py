@@ -80,7 +80,9 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     try:
         found = _decode(disk.read_file(path))
     except FileNotFoundError:
-        raise no_channel(root, name) from None
+        if not (path.parent / "0").is_dir():  # which comes and goes with it, by one renaming
+            raise no_channel(root, name) from None
+        raise Damaged(f"{path} is missing. Restore it from a backup, or run 'helio verify --repair'.") from None
     except OSError as error:
         raise explain(error, f"cannot read {path}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from heliograph.clock import from_us
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import NotFound
 from heliograph.log import segments
 from heliograph.log.census import Census
 from heliograph.log.channel import no_channel
 from heliograph.log.head import FENCED
 from heliograph.names import DEAD_LETTER, REPLY, check_name
 from heliograph.station.info import ChannelInfo, GroupInfo, GroupPartition, PartitionStats, SubscriptionInfo
-from heliograph.station.reader import message_at
+from heliograph.station.reader import LeavingOut, message_at
 from heliograph.station.stats import ChannelStats, Meters
 
 
@@ -29,7 +27,7 @@ class Observer:
         """Every channel, those of replies if asked for; one that is deleted meanwhile is left out."""
         found: list[ChannelInfo] = []
         for name in self._names(replies):
-            with contextlib.suppress(NotFound):
+            with LeavingOut():
                 found.append(self.channel(name))
         return found
 
@@ -71,7 +69,7 @@ class Observer:
         found: list[ChannelStats] = []
         names = self._names()
         for name in names:
-            with contextlib.suppress(NotFound):
+            with LeavingOut():
                 dead = self._waiting_in(name + DEAD_LETTER) if name + DEAD_LETTER in names else 0
                 found.append(self._channel_stats(name, dead, meters))
         self._census.keep(names)
@@ -90,7 +88,7 @@ class Observer:
 
     def _waiting_in(self, channel: str) -> int:
         """Letters that are left: what was replayed or purged has left blank lines."""
-        with contextlib.suppress(NotFound, FileNotFoundError):  # deleted in this moment
+        with LeavingOut():
             return sum([
                 self._census.messages(self._directory(channel, number), self._engine.head_fields(channel, number))
                 for number in range(self._engine.describe(channel).partitions)
@@ -136,7 +134,7 @@ class Observer:
         )  # fmt: skip
 
     def _count(self, channel: str) -> int:
-        with contextlib.suppress(NotFound):
+        with LeavingOut():
             return self._engine.describe(channel).partitions
         return 1  # its channel is gone, its position is not
 
@@ -144,7 +142,7 @@ class Observer:
         engine = self._engine
         position = engine.positions.load(channel, name, partition)
         offset, lag, lag_s = (position.offset if position else 0), 0, None
-        with contextlib.suppress(NotFound):
+        with LeavingOut():
             bounds = engine.bounds(channel, partition)
             lag = max(0, bounds.next - max(offset, bounds.first))
             lag_s = self._age_s(channel, partition, max(offset, bounds.first)) if lag else 0.0

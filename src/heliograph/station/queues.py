@@ -28,7 +28,7 @@ from heliograph.engine.queuestore import FILE, Pending, QueueStore
 from heliograph.errors import NotFound
 from heliograph.names import check_name
 from heliograph.station.info import LeaseInfo, QueueInfo, SubscriptionInfo, WorkerInfo
-from heliograph.station.reader import message_at
+from heliograph.station.reader import LeavingOut, message_at
 from heliograph.station.starts import Start, resolve
 
 if TYPE_CHECKING:
@@ -261,8 +261,8 @@ class Queues:
         known = self._engine.positions.all()
         found: list[QueueInfo] = []
         for owner, name in known:
-            if channel in (None, owner) and self.is_queue(owner, name):
-                with contextlib.suppress(NotFound):
+            with LeavingOut():
+                if channel in (None, owner) and self.is_queue(owner, name):
                     found.append(self.info(owner, name, leases=0))
         return found
 
@@ -270,8 +270,8 @@ class Queues:
         """The same, with the lag of queues as their state has it: they do not go from one message to the next."""
         known: dict[tuple[str, str], Summary] = {}
         for channel, name in {(one.channel, one.name) for one in found if one.kind == KIND}:
-            if self.is_queue(channel, name):
-                with contextlib.suppress(NotFound):
+            with LeavingOut():
+                if self.is_queue(channel, name):
                     known[channel, name] = self._summary(channel, name, self._bounds(channel), 0)
         return [self._behind(one, known.get((one.channel, one.name))) for one in found]
 
@@ -280,7 +280,7 @@ class Queues:
             return one
         lag, floor = queue.lag(one.partition), queue.floors.get(one.partition, one.offset)
         age_s = None
-        with contextlib.suppress(NotFound):  # deleted in this moment
+        with LeavingOut():
             age_s = self._age_s(one.channel, one.partition, floor) if lag else 0.0
         return msgspec.structs.replace(one, lag=lag, lag_s=age_s)
 

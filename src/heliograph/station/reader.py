@@ -10,7 +10,7 @@ from typing import Any
 from heliograph.disk import explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Batch
-from heliograph.errors import NotFound
+from heliograph.errors import Damaged, NotFound
 from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log.cursor import LogCut
@@ -138,4 +138,13 @@ def _places(engine: FilesEngine, channel: str | None) -> list[tuple[str, int]]:
 
 def _unless_gone(channel: str | None) -> contextlib.AbstractContextManager[None]:
     """Of all channels those may go that are deleted meanwhile, as those of replies often are; not one that is named."""
-    return contextlib.suppress(*(NotFound, FileNotFoundError) if channel is None else ())
+    return LeavingOut() if channel is None else contextlib.nullcontext()
+
+
+class LeavingOut(contextlib.AbstractContextManager[None]):
+    """Where all there is is looked at, what was deleted meanwhile is left out; and, with a word, what is damaged."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Damaged):
+            logger.error("%s", error)
+        return isinstance(error, NotFound | FileNotFoundError | Damaged)

@@ -7,7 +7,6 @@ known by those: see ``engine/wildcards.py``.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -25,7 +24,7 @@ from heliograph.delivery.statistics import combined
 from heliograph.delivery.subscription import CLOSE_TIMEOUT_S, State
 from heliograph.delivery.turns import Turns
 from heliograph.engine.wildcards import Wildcard
-from heliograph.errors import Busy, HeliographError, NotFound, StationClosed
+from heliograph.errors import Busy, Damaged, HeliographError, NotFound, StationClosed
 from heliograph.limits import WAIT_SLICE_S, WILDCARD_CHANNELS_MAX
 from heliograph.patterns import Pattern
 from heliograph.station.starts import Start, check_start
@@ -112,8 +111,12 @@ class WildcardSubscription(Subscription):
             again = known is not None and known.pattern == self._pattern.text
             self._engine.channel_news.listen(self._news.set)
             for channel in self._matching():
-                with contextlib.suppress(NotFound):  # deleted in this moment
+                try:
                     self._hear(channel, "first" if again else self._start_word)
+                except NotFound:  # deleted in this moment
+                    continue
+                except Damaged as error:  # the others are heard; it is, too, once it is repaired
+                    self._trouble(channel, error)
             if self._called is not None and not again:
                 now_us = self._engine.clock.time_ns() // 1000
                 self._engine.wildcards.save(self._called, Wildcard(self._pattern.text, now_us))
