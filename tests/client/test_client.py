@@ -336,6 +336,11 @@ def test_a_hub_that_is_not_there(hub: Hub) -> None:
     client.close()
 
 
+def test_a_hub_whose_name_is_none_is_told_of_as_any_other_that_is_not_there(hub: Hub) -> None:
+    with pytest.raises(hg.Unreachable, match="is no address"):
+        hub.connect(url="wss://hub..example:7740", timeout=0.5)
+
+
 def test_where_certificates_come_from(hub: Hub) -> None:
     config = hub.station("tool")
     with hub.open("hub"):

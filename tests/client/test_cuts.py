@@ -314,3 +314,25 @@ def test_a_subscription_goes_on_when_the_hub_answers_again(
         station.publish("alerts", "while it answers nobody")
         wait_for(lambda: heard == ["while it answers nobody"])
         assert mute[0] == 0 and subscription.live
+
+
+@pytest.mark.parametrize("wanted", ["alerts", "*"])
+def test_a_subscription_goes_on_when_the_hub_could_not_read_for_a_while(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    read, troubles = Counter.read, [hg.Busy("too much waits"), hg.StorageError("the hub's disk: Input/output error")]
+
+    def troubled(self: Counter, *arguments: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return read(self, *arguments)
+
+    heard: list[Any] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish("alerts", "before")
+        monkeypatch.setattr(Counter, "read", troubled)
+        subscription = client.subscribe(wanted, lambda message: heard.append(message.data))
+        wait_for(lambda: not troubles)
+        station.publish("alerts", "after")
+        wait_for(lambda: heard == ["after"])
+        assert subscription.live

@@ -54,6 +54,22 @@ def test_clients_of_a_hub_are_told_of_it_and_go_on(hub: Hub) -> None:
         assert client.publish("alerts", "still there").offset == 3
 
 
+def test_an_on_gap_that_fails_does_not_end_a_subscription(hub: Hub) -> None:
+    heard: list[Any] = []
+    told: list[hg.Gap] = []
+
+    def on_gap(gap: hg.Gap) -> None:
+        told.append(gap)
+        raise ValueError(gap)
+
+    with hub.open("hub") as station, hub.connect() as client:
+        subscription = client.subscribe("alerts", lambda message: heard.append(message.data), on_gap=on_gap)
+        station.publish_many("alerts", ["before", DEEP, "after"])
+        wait_for(lambda: heard == ["before", "after"])
+        assert subscription.live
+        assert [gap.first for gap in told] == [1]
+
+
 def test_a_hub_refuses_it_and_takes_the_others(tmp_path: Path) -> None:
     net = Net(tmp_path)
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])

@@ -17,7 +17,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin import dead
-from heliograph.federation import frames
+from heliograph.federation import frames, sockets
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.frames import Header
 from heliograph.federation.hub import Hub
@@ -110,6 +110,31 @@ def test_rules_that_are_loaded_while_a_link_is_made_count_for_it(net: Net, monke
         may.set()
         wait_for(lambda: payloads(net.path("hub"), "logs") == ["said"], 10)
         wait_for(lambda: payloads(net.path("host1"), "commands") == ["go"], 10)
+
+
+@pytest.mark.parametrize("host", ["hub..example", f"{'x' * 70}.example"])
+def test_a_hub_whose_name_is_none_is_said_to_be_so(net: Net, host: str) -> None:
+    net.station("host1", links=[{"hub": f"{host}:7740", "publish": ["alerts"]}])
+    with net.open("host1") as host1:
+        wait_for(lambda: host1.links() and "is no address" in host1.links()[0].error, 10)
+        assert host1.links()[0].state in ("waiting", "connecting")
+
+
+def test_a_link_is_not_given_up_whatever_goes_wrong(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    dial, wrong = sockets.dial, [True]
+
+    async def dialled(*arguments: Any) -> Any:
+        if wrong:
+            wrong.clear()
+            raise RuntimeError("nobody thought of that")
+        return await dial(*arguments)
+
+    monkeypatch.setattr(sockets, "dial", dialled)
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish("alerts", "there")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"], 15)
 
 
 def test_a_bound_on_lives_that_is_raised_counts_at_once(net: Net) -> None:

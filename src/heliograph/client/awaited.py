@@ -13,7 +13,7 @@ from heliograph.client.drafting import Drafting
 from heliograph.client.keeper import Keeper, address_of
 from heliograph.client.many import Many
 from heliograph.client.options import Options, Span
-from heliograph.client.pages import Merged, OnGap, Pages, Start, open_pages, plainly
+from heliograph.client.pages import Merged, OnGap, Pages, Start, open_pages, plainly, unfailing
 from heliograph.client.queues import AsyncClientQueue
 from heliograph.client.settings import TlsLike, tls_files
 from heliograph.client.staging import AsyncStaging
@@ -151,6 +151,7 @@ class AsyncClient:
 
     async def follow(self, channel: str, start: Start, on_gap: OnGap | None) -> Pages | Merged | Many:
         """What a plain subscription reads, a page at a time."""
+        on_gap = None if on_gap is None else unfailing(on_gap)
         if not is_pattern(channel):
             return await self.pages(channel, start, None, None, follow=True, on_gap=on_gap)
 

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from heliograph.client.pages import Merged, Pages
-from heliograph.errors import Busy, NotAllowed, NotFound
+from heliograph.client.subscription import PASSING, TooMany
+from heliograph.errors import NotAllowed, NotFound
 from heliograph.message import Message
 from heliograph.patterns import Pattern
 
@@ -42,7 +43,7 @@ class Many:
     async def _look(self, *, later: bool) -> None:
         names = await self._channels(self._pattern)
         if len(names) > CHANNELS_MAX:
-            raise Busy(
+            raise TooMany(
                 f"'{self._pattern}' means {len(names)} channels; a client reads at most {CHANNELS_MAX} at once. "
                 "Say it more narrowly, or use a station with a link"
             )
@@ -52,13 +53,12 @@ class Many:
         self._look_at = self._loop.time() + LOOK_S
 
     async def next(self) -> list[Message]:
-        """Some more; none if nothing came for a while. ConnectionError: ask again; anything else is the end."""
+        """Some more; none if nothing came for a while. PASSING: ask again; anything else is the end."""
         try:
             return await self._next()
-        except ConnectionError:
-            raise
-        except BaseException:
-            self._end()
+        except BaseException as error:
+            if isinstance(error, TooMany) or not isinstance(error, PASSING):
+                self._end()
             raise
 
     async def _next(self) -> list[Message]:

@@ -130,6 +130,18 @@ class Pages:
             self._on_gap(gap)
 
 
+def unfailing(on_gap: OnGap) -> OnGap:
+    """The same; one that raises is logged, and does not end what it is told of."""
+
+    def told(gap: Gap) -> None:
+        try:
+            on_gap(gap)
+        except Exception:
+            logger.exception("'%s': on_gap failed", gap.channel)
+
+    return told
+
+
 def plainly(line: bytes, offset: int, partition: int, decoder: PayloadDecoder | None) -> Message:
     """A message; if it is not what is registered here, with plain data, as reading a station does."""
     try:

@@ -10,13 +10,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from heliograph.errors import HeliographError, StationClosed
+from heliograph.errors import Busy, HeliographError, StationClosed, StorageError
 from heliograph.message import Message
 
 logger = logging.getLogger("heliograph.client")
 Handler = Callable[[Message], Any]
+PASSING: Final = (ConnectionError, Busy, StorageError)
+"""What goes away by itself, or when somebody looks after the hub."""
+AGAIN_S: Final = 0.5
+"""How soon a hub is asked again that could not answer."""
 CLOSE_S: Final = 10.0
 """How long a handler has time to return when its subscription is closed."""
+
+
+class TooMany(Busy):
+    """More channels than one subscription reads at once."""
 
 
 class Source(Protocol):
@@ -102,9 +110,16 @@ def expired(message: Message) -> bool:
 
 
 async def next_page(source: Source, channel: str) -> list[Message]:
-    """Some more messages, however long the hub is away."""
+    """Some more messages, however long the hub is away, or its disk does not work."""
+    said = ""
     while True:
         try:
             return await source.next()
-        except ConnectionError as error:
-            logger.warning("'%s' waits for the hub: %s", channel, error)
+        except TooMany:
+            raise
+        except PASSING as error:
+            if str(error) != said:
+                said = str(error)
+                logger.warning("'%s' waits for the hub: %s", channel, error)
+            if not isinstance(error, ConnectionError):  # which has taken its time already
+                await asyncio.sleep(AGAIN_S)

@@ -139,7 +139,7 @@ class Counter:
 
     def _since_us(self, age_s: float) -> int:
         """So long ago, and a little more."""
-        return max(0, int(self._engine.clock.time_ns() // 1000 - (age_s + SLACK_S) * 1e6))
+        return max(0, int(self._engine.clock.time_ns() // 1000 - min(age_s + SLACK_S, 1e12) * 1e6))
 
     # -- reading --------------------------------------------------------------------------------------------------
 

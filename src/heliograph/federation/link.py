@@ -75,7 +75,7 @@ class Link:
         while not self._stop.is_set():
             self._enter("connecting")
             self._hurry.clear()
-            held, refused = await self._once()
+            held, refused = await self._try()
             if self._stop.is_set():
                 return
             failures = failures_after(failures, held, refused=refused)
@@ -83,6 +83,15 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause_s(failures, random.random()))
                 failures = 0  # something changed: if it does not work at once, it may soon
+
+    async def _try(self) -> tuple[float, bool]:
+        """The same as ``_once``, whatever goes wrong: a link is never given up."""
+        try:
+            return await self._once()
+        except Exception as error:
+            logger.exception("the link to the hub %s failed, and is made again", self.rules.hub)
+            self._fail(f"{type(error).__name__}: {error}")
+            return 0.0, False
 
     async def _once(self) -> tuple[float, bool]:
         """Connect and stay so as long as it goes: how long that was, and whether it was refused."""

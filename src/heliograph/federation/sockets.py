@@ -7,6 +7,7 @@ certificates for the next connection. picows has no public door for that, so its
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import socket
@@ -77,8 +78,8 @@ def listen(address: str) -> socket.socket:
         else:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             found = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"hub.listen = {address!r}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"hub.listen = {address!r}: {getattr(error, 'strerror', '') or error}") from error
     found.setblocking(False)
     return found
 
@@ -105,12 +106,15 @@ async def dial(
     address: str, context: SSLContext, listener: Callable[[], picows.WSListener], frame_bytes_max: int
 ) -> picows.WSTransport:
     """Connect to a hub; OSError or picows.WSError says why not."""
-    async with asyncio.timeout(2 * HANDSHAKE_S):
-        transport, made = await picows.ws_connect(
-            listener, f"wss://{address}/", ssl_context=context, websocket_handshake_timeout=HANDSHAKE_S,
-            max_frame_size=frame_bytes_max, logger_name=_quiet, max_redirects=0, ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=SHUTDOWN_S,
-        )  # fmt: skip
+    try:
+        async with asyncio.timeout(2 * HANDSHAKE_S):
+            transport, made = await picows.ws_connect(
+                listener, f"wss://{address}/", ssl_context=context, websocket_handshake_timeout=HANDSHAKE_S,
+                max_frame_size=frame_bytes_max, logger_name=_quiet, max_redirects=0, ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )  # fmt: skip
+    except ValueError as error:  # a label of a name is empty, or too long
+        raise OSError(errno.EINVAL, f"{address!r} is no address: {error}") from None
     if made is None:  # refused after the handshake, which in TLS 1.3 is where a client learns of it
         raise ConnectionResetError("hung up")
     return transport
