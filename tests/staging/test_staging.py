@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -259,6 +262,36 @@ def test_a_section_that_does_not_have_its_lines_is_damaged(root: Path) -> None:
     with pytest.raises(Damaged, match="is damaged"):
         publish_batch(str(root), Q, "0", [msgspec.structs.replace(section, count=3)])
     assert numbers(root) == []
+
+
+def test_sigkill_in_the_middle_of_the_steps_neither_loses_nor_doubles_a_message(root: Path) -> None:
+    """Each time another one goes on, with others publishing in between; the last one is not killed."""
+    chance, kills = random.Random(7), 0
+    laid = [with_sums(root, lay(root, "0", *range(at, at + 2_000), name=f"t{at}")[0]) for at in range(0, 20_000, 2_000)]
+    sections = msgspec.json.encode(laid).decode()
+    command = [sys.executable, str(Path(__file__).parent / "publishing_process.py"), str(root), Q, "0", sections]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with hg.open(root) as other:
+        for turn in range(8):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            assert process.stdout is not None
+            with process.stdout:
+                assert process.stdout.readline() == "running\n"
+            if turn == 7:
+                assert process.wait() == 0
+                break
+            before = len(stored(root))
+            while process.poll() is None and len(stored(root)) <= before + chance.randrange(1_500):
+                other.publish("out", -1, key="d")
+            process.kill()
+            kills += process.wait() != 0
+    assert kills >= 2
+    assert [one for one in numbers(root) if one >= 0] == list(range(20_000))
+    for offset, line in enumerate(stored(root)):
+        place = origin_of(line)
+        assert intact(line)
+        assert place is not None
+        assert place.offset == offset
 
 
 def test_another_query_of_the_same_name_at_once_waits_or_is_told(root: Path) -> None:
