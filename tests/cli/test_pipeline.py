@@ -58,12 +58,17 @@ def test_options_of_a_pipeline_are_options_of_its_command(
         return Result({"t": [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}]}, {"rows": 7})
 
     monkeypatch.setattr(running, "run", run)
-    for place in (["--file", file, "large"], ["large", "--file", file], ["large", f"--file={file}"]):
+    for place in (
+        ["--file", file, "large"],
+        ["large", "--file", file],
+        ["large", f"--file={file}"],
+        ["large", f"-f{file}"],
+    ):
         result = helio("pipeline", "run", *place, "--above", "12", "--trigger", "1 second", "--set", "spark.x=y")
         assert result.exit_code == 0, result.output
     assert [(name, options, how.trigger, how.settings) for name, options, how in seen] == [
         ("large", {"above": 12}, "1 second", {"spark.x": "y"})
-    ] * 3
+    ] * 4
     assert result.stderr == "large: 7 rows, 4/s, 2 behind, watermark 2026-11-16T08:00:00Z\n"
     assert "N  TEXT" in result.stdout
     (told,) = lines(helio("pipeline", "run", "large", "--file", file, "--json"))

@@ -213,6 +213,27 @@ def test_an_error_of_ours_is_found_at_the_bottom_of_a_page() -> None:
     assert "\n" not in str(explained(RuntimeError("boom\nat x\nCaused by: java.lang.FooException: deep\n")))
 
 
+def test_an_error_of_a_pipelines_own_code_is_told_as_what_it_is() -> None:
+    assert str(explained(KeyError("total"))) == "the pipeline failed: KeyError: 'total' (--verbose shows all of it)"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = 1\ndef (", "line 2: SyntaxError: invalid syntax"),
+        ("x = 1\nimport nothing_there", "line 2: ModuleNotFoundError: No module named 'nothing_there'"),
+        ("def f():\n    return 1 / 0\n\nf()", "line 2: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_somebodys_own_error(tmp_path: Path, code: str, told: str) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"mine.py, {told}"):
+            find("x", [str(tmp_path / "mine.py")])
+    with pytest.raises(NotFound, match="is neither a file"):
+        find("x", ["."])
+
+
 def test_a_missing_extra_is_one_clear_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

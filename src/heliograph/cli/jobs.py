@@ -122,6 +122,7 @@ class Jobs(HelioGroup):
 def _named(args: list[str]) -> list[str]:
     """What ``--file`` says among arguments that are not parsed yet."""
     found = [word.partition("=")[2] for word in args if word.startswith("--file=")]
+    found += [word[2:] for word in args if word.startswith("-f") and len(word) > 2]  # -forders.py
     return found + [args[at + 1] for at, word in enumerate(args[:-1]) if word in {"--file", "-f"}]
 
 

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from heliograph.config.files import read_file
-from heliograph.errors import ConfigError, NotFound
+from heliograph.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.pipelines.declared import (
     AVAILABLE,
     BATCH,
@@ -96,15 +97,30 @@ def in_file(file: str) -> dict[str, Pipeline]:
     elif path.suffix == ".py":
         found = _of_module(_load(path))
     else:
-        try:
-            found = _of_module(importlib.import_module(file))
-        except ModuleNotFoundError as error:
-            raise NotFound(
-                f"{file} is neither a file that ends in .py, .yaml or .toml, nor a module ({error})"
-            ) from None
+        found = _of_module(_imported(file))
     if not found:
         raise NotFound(f"{file} declares no pipelines; see 'helio pipeline --help'")
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        if name.startswith("."):
+            raise ModuleNotFoundError("it begins with a dot")
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise NotFound(f"{name} is neither a file that ends in .py, .yaml or .toml, nor a module ({error})") from None
+    except Exception as error:
+        raise _failed(name, error) from error
+
+
+def _failed(file: str, error: Exception) -> ConfigError:
+    """Whatever somebody's code raises when it is loaded, and where."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = file if line is None else f"{file}, line {line}"
+    told = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ConfigError(f"{where}: {type(error).__name__}: {told}")
 
 
 def _load(path: Path) -> ModuleType:
@@ -119,9 +135,12 @@ def _load(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except HeliographError:
         del sys.modules[name]
         raise
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed(str(path), error) from error
     return module
 
 

@@ -28,6 +28,8 @@ def explained(error: Exception) -> HeliographError:
     first = text.strip().partition("\n")[0]
     if type(error).__name__ in {"AnalysisException", "ParseException"}:
         return ConfigError(f"Spark does not accept the pipeline: {first}")
+    if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+        return HeliographError(f"the pipeline failed: {type(error).__name__}: {first} (--verbose shows all of it)")
     causes = _CAUSE.findall(text)
     deepest = f": {causes[-1][0]}: {causes[-1][1]}" if causes and causes[-1][1] not in first else ""
     return HeliographError(f"Spark failed: {first}{deepest} (--verbose shows all of it)")
