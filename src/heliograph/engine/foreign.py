@@ -29,15 +29,15 @@ from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
-    from heliograph.engine.alike import Cut
+    from heliograph.engine.alike import Cut, Like
 
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
-TOGETHER_BYTES_MIN: Final = 32 * 1024
-"""In so much at least it is worth looking for lines that are alike."""
+TOGETHER_BYTES_MIN, TOGETHER_BYTES_MAX = 32 * 1024, 4 << 20
+"""In so much it is worth looking for lines that are alike; of more, where each is takes too much room."""
 _FEW: Final = 8
 """Where not more lines than this come together, each is asked what it says."""
 _LOW: Final = range(4)
@@ -99,7 +99,7 @@ class Piece:
     @property
     def cut(self) -> Cut | None:
         """Where they are, if they are many and there is somebody who looks at many at once."""
-        if self._cut is None and self.single and len(self.data) >= TOGETHER_BYTES_MIN:
+        if self._cut is None and self.single and TOGETHER_BYTES_MIN <= len(self.data) <= TOGETHER_BYTES_MAX:
             alike = together()
             self._cut = None if alike is None else alike.Cut(self.data)
         return self._cut
@@ -254,8 +254,9 @@ def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
 
 def _read_alike(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     """The same of lines most of which are alike; else None."""
-    alike = together()
-    like = None if alike is None or piece.cut is None else alike.look(channel, piece.cut, bytes_max)
+    cut = piece.cut
+    alike = None if cut is None else together()  # who is not needed is not asked for
+    like: Like | None = None if alike is None else alike.look(channel, cut, bytes_max)
     if like is None:
         return None
     times = [like.min_us, like.max_us]
