@@ -72,13 +72,14 @@ _without_crc = itemgetter(slice(-_CRC_BYTES))
 class Piece:
     """Lines that arrived together, each with its newline."""
 
-    __slots__ = ("_cut", "_lines", "data", "single")
+    __slots__ = ("_cut", "_lines", "_sought", "data", "single")
 
     def __init__(self, data: bytes, lines: Sequence[bytes] | None = None, *, single: bool = True) -> None:
         self.data = data
         self.single = single  # whether no line holds another newline
         self._lines = lines
         self._cut: Cut | None = None
+        self._sought = False
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> Self:
@@ -86,7 +87,7 @@ class Piece:
         whole = cls(b"".join([piece.data for piece in pieces]))
         alike, cuts = together(), [piece.cut for piece in pieces]
         if alike is not None:
-            whole._cut = alike.Cut.of(whole.data, cuts)
+            whole._cut, whole._sought = alike.Cut.of(whole.data, cuts), True
         return whole
 
     @property
@@ -99,9 +100,9 @@ class Piece:
     @property
     def cut(self) -> Cut | None:
         """Where they are, if they are many and there is somebody who looks at many at once."""
-        if self._cut is None and self.single and TOGETHER_BYTES_MIN <= len(self.data) <= TOGETHER_BYTES_MAX:
-            alike = together()
-            self._cut = None if alike is None else alike.Cut(self.data)
+        if not self._sought and self.single and TOGETHER_BYTES_MIN <= len(self.data) <= TOGETHER_BYTES_MAX:
+            alike, self._sought = together(), True
+            self._cut = None if alike is None or not alike.even(self.data) else alike.Cut(self.data)
         return self._cut
 
     @property
