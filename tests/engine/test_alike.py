@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -119,10 +121,8 @@ def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.Monkey
     found = look(batch)
     assert found is not None
     assert len(found.rest) < 60
-    floats = [line(seq, data=b'{"value":%.9g,"host":"web-%d"}' % (seq / 7, seq % 7)) for seq in range(5_000)]
-    found = look(floats)  # they are of many lengths, in no order
-    assert found is not None
-    assert len(found.rest) < 250
+    floats = [line(seq, data=b'{"value":%.*g}' % (3 + seq * 7 % 11, seq / 7)) for seq in range(5_000)]
+    assert foreign.piece_of(floats).cut is None  # of lines of which each has its own length nothing is tried
 
 
 @pytest.mark.parametrize("at", range(-18, 0))
@@ -197,6 +197,21 @@ def test_pieces_are_read_together_and_each_alone_if_something_is_wrong_with_one(
     left = batch[:90] + batch[91:]
     assert [at for at, _ in refused] == [90]
     assert said(found) == said(foreign._read("alerts", foreign.piece_of(left), BYTES_MAX))
+
+
+FEW_AND_MANY = """
+import sys
+from heliograph.engine import foreign
+from tests.arrivals import lines
+for count in (20, 2_000):
+    assert foreign.read_all("alerts", [foreign.piece_of(lines(0, count))] * 2, 10_000)[0]
+    print("numpy" in sys.modules)
+"""
+
+
+def test_for_a_few_lines_numpy_is_not_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", FEW_AND_MANY], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_without_numpy_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ LENGTH_MAX: Final = 4096
 """Where lines are longer, what is spared does not count."""
 _SCRATCH_BYTES: Final = 1 << 20
 """What each thread keeps for ever."""
+_PROBED: Final = 16
 _KINDS_MAX: Final = 256
 """How many kinds of lines are remembered."""
 _TRIES: Final = 3
@@ -63,20 +64,23 @@ class Cut:
         return self._bytes[start : start + self.lengths[number]].tobytes()
 
     def tables(self) -> Iterator[tuple[Numbers, Bytes]]:
-        """Lines of one length, by number and one in each row; those of lengths that are rare are left out."""
-        borders = (self.lengths[1:] != self.lengths[:-1]).nonzero()[0]
-        if len(self.lengths) >= len(borders) * TOGETHER_MIN:  # many that follow each other are a table already
-            every = np.arange(len(self.lengths))
-            for at, end in pairwise([0, *(borders + 1).tolist(), len(self.lengths)]):
-                if end - at >= TOGETHER_MIN and self.lengths[at] <= LENGTH_MAX:
-                    first, length = int(self.starts[at]), int(self.lengths[at])
-                    yield every[at:end], self._bytes[first : first + (end - at) * length].reshape(-1, length)
-            return
-        counts = np.bincount(np.minimum(self.lengths, LENGTH_MAX + 1))
-        for length in (counts[: LENGTH_MAX + 1] >= TOGETHER_MIN).nonzero()[0].tolist():
-            numbers = (self.lengths == length).nonzero()[0]
-            everywhere = np.ndarray((len(self._bytes) - length + 1,), f"V{length}", self._bytes, 0, (1,))
-            yield numbers, everywhere[self.starts[numbers]].view(np.uint8).reshape(-1, length)
+        """Many lines of one length that follow each other, by number and one in each row. Nothing is copied."""
+        borders = (self.lengths[1:] != self.lengths[:-1]).nonzero()[0] + 1
+        every = np.arange(len(self.lengths))
+        for at, end in pairwise([0, *borders.tolist(), len(self.lengths)]):
+            first, length = int(self.starts[at]), int(self.lengths[at])
+            if end - at >= TOGETHER_MIN and length <= LENGTH_MAX:
+                yield every[at:end], self._bytes[first : first + (end - at) * length].reshape(-1, length)
+
+
+def even(data: bytes) -> bool:
+    """Whether lines of one length follow each other, by the first few of them: else they have to be looked at."""
+    at = 0
+    lengths: list[int] = []
+    while len(lengths) < _PROBED and (end := data.find(b"\n", at) + 1):
+        lengths.append(end - at)
+        at = end
+    return sum(one != other for one, other in pairwise(lengths)) <= _PROBED // 4
 
 
 _room = threading.local()

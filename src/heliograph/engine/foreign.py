@@ -29,15 +29,15 @@ from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
-    from heliograph.engine.alike import Cut
+    from heliograph.engine.alike import Cut, Like
 
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
     rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
 )
-TOGETHER_BYTES_MIN: Final = 32 * 1024
-"""In so much at least it is worth looking for lines that are alike."""
+TOGETHER_BYTES_MIN, TOGETHER_BYTES_MAX = 32 * 1024, 4 << 20
+"""In so much it is worth looking for lines that are alike; of more, where each is takes too much room."""
 _FEW: Final = 8
 """Where not more lines than this come together, each is asked what it says."""
 _LOW: Final = range(4)
@@ -72,13 +72,14 @@ _without_crc = itemgetter(slice(-_CRC_BYTES))
 class Piece:
     """Lines that arrived together, each with its newline."""
 
-    __slots__ = ("_cut", "_lines", "data", "single")
+    __slots__ = ("_cut", "_lines", "_sought", "data", "single")
 
     def __init__(self, data: bytes, lines: Sequence[bytes] | None = None, *, single: bool = True) -> None:
         self.data = data
         self.single = single  # whether no line holds another newline
         self._lines = lines
         self._cut: Cut | None = None
+        self._sought = False
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> Self:
@@ -86,7 +87,7 @@ class Piece:
         whole = cls(b"".join([piece.data for piece in pieces]))
         alike, cuts = together(), [piece.cut for piece in pieces]
         if alike is not None:
-            whole._cut = alike.Cut.of(whole.data, cuts)
+            whole._cut, whole._sought = alike.Cut.of(whole.data, cuts), True
         return whole
 
     @property
@@ -99,9 +100,9 @@ class Piece:
     @property
     def cut(self) -> Cut | None:
         """Where they are, if they are many and there is somebody who looks at many at once."""
-        if self._cut is None and self.single and len(self.data) >= TOGETHER_BYTES_MIN:
-            alike = together()
-            self._cut = None if alike is None else alike.Cut(self.data)
+        if not self._sought and self.single and TOGETHER_BYTES_MIN <= len(self.data) <= TOGETHER_BYTES_MAX:
+            alike, self._sought = together(), True
+            self._cut = None if alike is None or not alike.even(self.data) else alike.Cut(self.data)
         return self._cut
 
     @property
@@ -254,8 +255,9 @@ def read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
 
 def _read_alike(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     """The same of lines most of which are alike; else None."""
-    alike = together()
-    like = None if alike is None or piece.cut is None else alike.look(channel, piece.cut, bytes_max)
+    cut = piece.cut
+    alike = None if cut is None else together()  # who is not needed is not asked for
+    like: Like | None = None if alike is None else alike.look(channel, cut, bytes_max)
     if like is None:
         return None
     times = [like.min_us, like.max_us]
