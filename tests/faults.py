@@ -24,7 +24,7 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk
 
 MUTATING = ("open", "write", "pwrite", "ftruncate", "unlink", "rename", "mkdir", "rmdir", "fdatasync", "sync_directory")
-READING = ("pread", "lseek", "listdir", "stat", "fstat")
+READING = ("pread", "lseek", "listdir", "scandir", "stat", "fstat")
 KINDS = (*MUTATING, *READING, "flock", "dup", "close")
 WRITES = ("write", "pwrite")
 

@@ -128,9 +128,15 @@ class Disk:
         if sync_names:
             self.sync_directory(Path(path).parent)
 
+    @staticmethod
+    def scandir(path: Path) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """The entries of a directory, which know what they are."""
+        return os.scandir(path)
+
     def directories(self, path: Path) -> list[str]:
         """The names of the directories in one, in order. Others leave files there (.DS_Store)."""
-        return sorted(name for name in self.listdir(path) if os.path.isdir(path / name))
+        with self.scandir(path) as entries:
+            return sorted([entry.name for entry in entries if entry.is_dir()])
 
     def remove_tree(self, path: str | Path) -> None:
         """Remove a directory and everything in it."""
@@ -152,7 +158,7 @@ class TracelessDisk(Disk):
 
     def __init__(self, disk: Disk) -> None:
         self._open = disk.open
-        for name in ("pread", "lseek", "close", "flock", "listdir", "stat", "fstat"):
+        for name in ("pread", "lseek", "close", "flock", "listdir", "scandir", "stat", "fstat"):
             setattr(self, name, getattr(disk, name))
         for name in (
             *("write", "pwrite", "ftruncate", "unlink", "rename", "link", "mkdir", "rmdir"),

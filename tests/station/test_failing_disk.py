@@ -234,7 +234,7 @@ def test_whichever_call_of_reading_fails_the_error_is_ours_and_reading_resumes(t
         lambda station: station.stats(),
         lambda station: station.seek(CHANNEL, "worker", 3, dry_run=True),
     ]
-    kinds = ("open", "pread", "listdir", "stat", "fstat", "lseek")
+    kinds = ("open", "pread", "listdir", "scandir", "stat", "fstat", "lseek")
     for door in doors:
         for number in itertools.count(1):
             disk = FaultyDisk()

@@ -106,7 +106,7 @@ def save(root: Path, file: ChannelFile, disk: Disk) -> None:
 def names(root: Path, disk: Disk) -> list[str]:
     """What is there, whether it is whole or not; not what others have put among it (lost+found, a file)."""
     try:
-        return [name for name in disk.directories(root / "channels") if is_name(name)]
+        return list(filter(is_name, disk.directories(root / "channels")))
     except FileNotFoundError:
         return []
 
