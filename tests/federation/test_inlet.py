@@ -9,7 +9,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.disk import Disk
-from heliograph.errors import Busy, ProtocolError
+from heliograph.errors import Busy, NotFound, ProtocolError
 from heliograph.federation.events import Arrived
 from heliograph.federation.inlet import Inlet
 from heliograph.federation.packing import pack
@@ -115,3 +115,21 @@ def test_a_peer_that_says_again_and_again_that_this_station_was_restored_is_not_
         assert f"hub.{hub.engine.incarnation('alerts')}" == lives[-1]
         assert len(list(hub.read("alerts"))) == stored, "nothing was appended again"
         assert lie("host2") not in lives, "another peer may be right"
+
+
+@pytest.mark.parametrize("auto_create", [True, False])
+def test_a_channel_that_is_deleted_in_that_moment_is_not_said_to_be_none_of_those_that_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_create: bool
+) -> None:
+    def gone(*_: object) -> None:
+        raise NotFound("there is no channel 'alerts'")
+
+    (line,) = foreign_lines(0, 1, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub", config={"storage": {"auto_create": auto_create}}) as hub:
+        inlet = Inlet(hub, "alerts", "host1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Inlet, "_append", gone)
+            with pytest.raises(Busy if auto_create else NotFound):  # what is busy is tried again
+                inlet.store([arrived([line], 0)], Rules("host1"))
+        if auto_create:
+            assert inlet.store([arrived([line], 0)], Rules("host1")).messages == 1
