@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
+from heliograph.federation import sockets
 from heliograph.federation.counter import Counter
 from heliograph.federation.errands import Receive, Received
 from heliograph.federation.pulling import Pulling
@@ -336,3 +337,23 @@ def test_a_subscription_goes_on_when_the_hub_could_not_read_for_a_while(
         station.publish("alerts", "after")
         wait_for(lambda: heard == ["after"])
         assert subscription.live
+
+
+def test_a_client_is_connected_again_whatever_goes_wrong(
+    hub: Hub, proxy: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dial, wrong, line = sockets.dial, [True], proxy()
+
+    async def dialled(*arguments: Any) -> Any:
+        if wrong:
+            wrong.clear()
+            raise RuntimeError("nobody thought of that")
+        return await dial(*arguments)
+
+    with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:
+        client.publish("alerts", "before")
+        monkeypatch.setattr(sockets, "dial", dialled)
+        line.cut()
+        client.publish("alerts", "after", timeout=10)
+        assert payloads(hub.path("hub"), "alerts") == ["before", "after"]
+        assert not wrong

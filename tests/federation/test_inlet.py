@@ -10,7 +10,7 @@ import pytest
 import heliograph as hg
 from heliograph.admin.verify import verify
 from heliograph.disk import Disk
-from heliograph.errors import Busy, Fenced, OutcomeUnknown, ProtocolError
+from heliograph.errors import Busy, Fenced, NotFound, OutcomeUnknown, ProtocolError
 from heliograph.federation.events import Arrived
 from heliograph.federation.inlet import Inlet
 from heliograph.federation.packing import pack
@@ -150,3 +150,21 @@ def test_what_comes_alone_is_synced_as_soon_as_it_is_written(tmp_path: Path) -> 
         inlet.store([arrived(lines[1:2], 1), arrived(lines[2:3], 2)], rules)
         inlet.store([arrived(lines[3:4], 3)], rules, life=hub.engine.incarnation("alerts"))
         assert synced == [1, 1, 3], "and what others wait for is synced while they append"
+
+
+@pytest.mark.parametrize("auto_create", [True, False])
+def test_a_channel_that_is_deleted_in_that_moment_is_not_said_to_be_none_of_those_that_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_create: bool
+) -> None:
+    def gone(*_: object) -> None:
+        raise NotFound("there is no channel 'alerts'")
+
+    (line,) = foreign_lines(0, 1, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub", config={"storage": {"auto_create": auto_create}}) as hub:
+        inlet = Inlet(hub, "alerts", "host1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Inlet, "_append", gone)
+            with pytest.raises(Busy if auto_create else NotFound):  # what is busy is tried again
+                inlet.store([arrived([line], 0)], Rules("host1"))
+        if auto_create:
+            assert inlet.store([arrived([line], 0)], Rules("host1")).messages == 1

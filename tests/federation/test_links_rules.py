@@ -137,6 +137,38 @@ def test_a_link_is_not_given_up_whatever_goes_wrong(net: Net, monkeypatch: pytes
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["there"], 15)
 
 
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 100_000, b"a: &a [*a]", None])
+def test_whatever_the_configuration_file_becomes_the_links_go_on(net: Net, text: bytes | None) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    file = net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        wait_for(lambda: up(host1, "hub"))
+        file.unlink() if text is None else file.write_bytes(text)
+        time.sleep(2.5)
+        host1.publish("alerts", "goes on")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["goes on"], 10)
+        net.station("host1", links=[{"hub": "hub", "publish": []}])
+        wait_for(lambda: audited(net.path("host1"), "links-reloaded"))
+
+
+def test_a_failure_that_nobody_thought_of_does_not_end_the_links(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, wrong = Hub.look, [True]
+
+    def looked(self: Hub) -> None:
+        if wrong:
+            wrong.clear()
+            raise RuntimeError("nobody thought of that")
+        look(self)
+
+    monkeypatch.setattr(Hub, "look", looked)
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        wait_for(lambda: not wrong)
+        host1.publish("alerts", "goes on")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["goes on"], 15)
+
+
 def test_a_bound_on_lives_that_is_raised_counts_at_once(net: Net) -> None:
     peer = {"name": "host1", "publish": ["alerts"]}
     net.station("hub", peers=[peer], hub={"origins_max": 2})

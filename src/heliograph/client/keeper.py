@@ -119,13 +119,23 @@ class Keeper:
     async def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
-            held, refused = await self._once()
+            held, refused = await self._try()
             if self._stop.is_set():
                 return
             self._tell()
             failures = failures_after(failures, held, refused=refused)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause_s(failures, random.random()))
+
+    async def _try(self) -> tuple[float, bool]:
+        """The same as ``_once``, whatever goes wrong: whoever waits is told, and it is tried again."""
+        try:
+            return await self._once()
+        except Exception as error:
+            logger.exception("the connection to the hub %s failed, and is made again", self._address)
+            self._line = None
+            self._error = Unreachable(f"the hub {self._address} was not reached: {type(error).__name__}: {error}")
+            return 0.0, False
 
     async def _once(self) -> tuple[float, bool]:
         """Connect and stay so as long as it goes: how long that was, and whether it was refused."""

@@ -92,7 +92,18 @@ class Inlet:
         ``written`` is called right before a sync, with the life in which it was appended: what comes next may be
         appended meanwhile, in that ``life`` alone. Outdated if that is over: then wait for what comes before. Any
         earlier, and whoever appends next would have the interpreter before the sync has begun. Deleted: it begins anew.
+        NotFound: there is no such channel, and none is to be made.
         """
+        try:
+            return self._store(items, rules, written, life)
+        except NotFound:
+            if not self._engine.makes(self._channel):
+                raise
+            raise Busy(f"channel '{self._channel}' is being deleted") from None
+
+    def _store(
+        self, items: Sequence[Arrived | Gapped], rules: Rules, written: Callable[[str], None], life: str
+    ) -> Stored:
         stacks: dict[tuple[int, int], _Stack] = {}
         alone = len(items) == 1 and not life
         for item in items:

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from heliograph.clock import from_us
-from heliograph.errors import ConfigError, HeliographError
+from heliograph.errors import HeliographError, StationClosed
 from heliograph.federation import again
 from heliograph.federation.burden import Burden, burdened
 from heliograph.federation.loops import loop_factory, on_loop_error
 from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
-from heliograph.federation.source import Source
+from heliograph.federation.source import Source, tls_files
 from heliograph.federation.workers import Workers
 from heliograph.log.locks import FileLock
 from heliograph.station import links
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from heliograph.federation.identity import Identity
     from heliograph.federation.link import Link
     from heliograph.federation.terms import Shared
-    from heliograph.federation.tlsfiles import TlsFiles
     from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
@@ -80,7 +79,7 @@ class Federation:
         self._burden = Burden(station.engine)
         self._certificates: list[LifetimeInfo] = []
         self._directory = station.path / links.DIRECTORY
-        self._tls = _tls_files(station)
+        self._tls = tls_files(station)
         self._closing = threading.Event()
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -221,19 +220,27 @@ class Federation:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
-            if turn % round(CERTIFICATES_S / LOOK_S) == 0:
-                self._look()
-            if self._show() or turn == 0:
-                await self._run_in(workers, self._save)
-            if turn % round(CHANNELS_S / LOOK_S) == 0:
-                await self._look_for_channels(workers)
-            if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
-                await self._run_in(workers, self._hub.forget_absent, self._hub.note_here())
-            if turn % round(BURDEN_S / LOOK_S) == 0:
-                await self._run_in(workers, self._look_at_burden)
-            if self._source.changed():
-                self._reload(None)
+            try:
+                await self._attend_once(workers, turn)
+            except StationClosed:
+                raise
+            except Exception:
+                logger.exception("something beside the links failed, and is tried again")
             turn += 1
+
+    async def _attend_once(self, workers: Workers, turn: int) -> None:
+        if self._source.changed():
+            self._reload(None)
+        if turn % round(CERTIFICATES_S / LOOK_S) == 0:
+            self._look()
+        if self._show() or turn == 0:
+            await self._run_in(workers, self._save)
+        if turn % round(CHANNELS_S / LOOK_S) == 0:
+            await self._look_for_channels(workers)
+        if turn % round(FORGET_S / LOOK_S) == round(FORGET_S / LOOK_S) - 1 and self._hub is not None:
+            await self._run_in(workers, self._hub.forget_absent, self._hub.note_here())
+        if turn % round(BURDEN_S / LOOK_S) == 0:
+            await self._run_in(workers, self._look_at_burden)
 
     async def _run_in(self, workers: Workers, function: Callable[..., _T], *arguments: object) -> _T | None:
         """Call something in a thread, if there are still some: a process that ends has none."""
@@ -367,20 +374,6 @@ class Federation:
                 with contextlib.suppress(OSError):
                     os.dup2(null, number, inheritable=False)
         os.close(null)
-
-
-def _tls_files(station: Station) -> TlsFiles:
-    try:
-        from heliograph.federation.tlsfiles import TlsFiles
-    except ImportError as error:
-        raise ConfigError(f"links need {error.name}, which is missing: pip install 'heliograph[hub]'") from None
-    tls = station.config.tls
-    files = TlsFiles(tls.cert, tls.key, tls.ca, tls.crl or None, clock=station.engine.clock)
-    if files.name != station.name:
-        raise ConfigError(
-            f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
-        )
-    return files
 
 
 def _after_fork_in_child() -> None:

@@ -1,4 +1,4 @@
-"""The configuration file that a station's links came from, watched while they run."""
+"""Where a station's links come from: the configuration file, watched while they run, and the certificate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heliograph.errors import HeliographError
+from heliograph.errors import ConfigError, HeliographError
 
 if TYPE_CHECKING:
     from heliograph.config import Config
+    from heliograph.federation.tlsfiles import TlsFiles
+    from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
 
@@ -44,6 +46,22 @@ class Source:
             return None
         try:
             return self._source[1]()
-        except HeliographError as error:
-            logger.warning("the new configuration is not used, the old one stays in use: %s", error)
+        except Exception as error:  # noqa: BLE001 - whatever somebody wrote there, links go on
+            why = error if isinstance(error, HeliographError) else f"{type(error).__name__}: {error}"
+            logger.warning("the new configuration is not used, the old one stays in use: %s", why)
             return None
+
+
+def tls_files(station: Station) -> TlsFiles:
+    """The certificate that a station shows; ConfigError if it is another one's, or a package is missing."""
+    try:
+        from heliograph.federation.tlsfiles import TlsFiles
+    except ImportError as error:
+        raise ConfigError(f"links need {error.name}, which is missing: pip install 'heliograph[hub]'") from None
+    tls = station.config.tls
+    files = TlsFiles(tls.cert, tls.key, tls.ca, tls.crl or None, clock=station.engine.clock)
+    if files.name != station.name:
+        raise ConfigError(
+            f"the certificate {tls.cert} is '{files.name}' and the station '{station.name}': they must have one name"
+        )
+    return files
