@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 import heliograph as hg
 from heliograph.spark.jobs._page import Figures, page
-from heliograph.spark.jobs._plots import nice
-from heliograph.spark.jobs.report import report
+from heliograph.spark.jobs._plots import Series, nice, stacked
+from heliograph.spark.jobs.report import report, step_s
 from heliograph.spark.pipelines.running import run
 from tests.proof.tools import eventually
 
@@ -130,3 +130,14 @@ def test_an_axis_is_as_long_as_needed_and_not_much_longer(most: float) -> None:
     assert most <= ticks[-1] * (1 + 1e-9)
     assert ticks[-2] < most
     assert len(ticks) <= 6
+
+
+@given(st.datetimes(), st.datetimes())
+def test_there_are_not_too_many_windows_however_far_apart_messages_are(one: datetime, other: datetime) -> None:
+    first, last = sorted((one, other))
+    assert (last - first) / timedelta(seconds=step_s(first, last)) <= 96
+
+
+def test_a_plot_over_years_tells_the_year() -> None:
+    years = [datetime(year, 1, 1, tzinfo=UTC) for year in (2025, 2026, 2027)]
+    assert ">2026-01-01<" in stacked(years, [Series("a", [1, 2, 3])], "messages")

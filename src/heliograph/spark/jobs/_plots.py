@@ -117,6 +117,8 @@ class _Frame:
         days = len({moment.date() for moment in self._times}) > 1
         seconds = any(moment.second for moment in self._times)
         pattern = ("%d %b " if days else "") + ("%H:%M:%S" if seconds else "%H:%M")
+        if self._times and (self._times[-1] - self._times[0]).days > 300:
+            pattern = "%Y-%m-%d"
         labels = "".join(
             f'<text class="tick" x="{self.x(at) + self.step / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
             f"{self._times[at].strftime(pattern)}</text>"

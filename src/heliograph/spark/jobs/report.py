@@ -18,7 +18,12 @@ from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_DAY_S: Final = 86400
+_STEPS_S: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, _DAY_S, 2 * _DAY_S, 7 * _DAY_S,
+    30 * _DAY_S, 90 * _DAY_S, 365 * _DAY_S, 3650 * _DAY_S, 36500 * _DAY_S,
+)  # fmt: skip
+"""The longest are for messages whose publisher has the year 9999 for a time that never comes."""
 _WINDOWS: Final = 96
 _COLUMNS: Final = "channel STRING, offset BIGINT, id STRING, time TIMESTAMP, data STRING"
 
@@ -76,6 +81,8 @@ def step_s(first: datetime | None, last: datetime | None) -> int:
 
     >>> step_s(datetime(2026, 11, 15, 20, tzinfo=UTC), datetime(2026, 11, 15, 22, tzinfo=UTC))
     120
+    >>> step_s(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)) // 86400
+    36500
     """
     span = (last - first) if first is not None and last is not None else timedelta(0)
     return next((step for step in _STEPS_S if span.total_seconds() / step <= _WINDOWS), _STEPS_S[-1])
