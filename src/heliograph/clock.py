@@ -20,7 +20,7 @@ class Clock:
     monotonic_ns = staticmethod(time.monotonic_ns)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
-    give_way = staticmethod(getattr(os, "sched_yield", int))  # let others run that have no core; nothing to macOS
+    give_way = staticmethod(getattr(os, "sched_yield", int))  # let others run that have no core, where that can be said
 
 
 SYSTEM_CLOCK = Clock()
