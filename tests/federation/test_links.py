@@ -365,10 +365,10 @@ def test_a_hub_that_gets_a_full_disk_acknowledges_nothing_and_goes_on_later(net:
         append = hub.engine.relayed.append
         full = [True]
 
-        def refusing(*arguments: object) -> object:
+        def refusing(*arguments: object, **more: object) -> object:
             if full[0]:
                 raise hg.DiskFull("no space left on device")
-            return append(*arguments)  # type: ignore[arg-type]
+            return append(*arguments, **more)  # type: ignore[arg-type]
 
         hub.engine.relayed.append = refusing  # type: ignore[assignment,method-assign]
         host1.publish("alerts", "patience")

@@ -137,6 +137,27 @@ def test_positions_outlive_that_the_channels_are_not_there(root: Path) -> None:
         assert [info.last for info in station.producers()] == [1]
 
 
+def test_positions_go_with_the_last_channel_though_its_deletion_was_killed(root: Path) -> None:
+    with hg.open(root) as station:
+        for info in station.channels():
+            if info.name != "alerts":
+                station.delete_channel(info.name)
+        forget = station.engine.positions.forget_channel
+        station.engine.positions.forget_channel = _die  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            station.delete_channel("alerts")
+        station.engine.positions.forget_channel = forget  # type: ignore[method-assign]
+    with hg.open(root) as station:
+        assert (station.channels(), station.subscriptions()) == ([], [])
+        assert not list((root / "trash").iterdir())
+        station.publish("alerts", 1)
+        assert verify(station).ok
+
+
+def _die(_: str) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("path", "content"),
     [

@@ -331,13 +331,14 @@ class FilesEngine:
         """Delete a channel with its data and its subscriptions' positions."""
         self.check_writable()
         files = [self.describe(name)]
+        graves: list[Path] = []
 
         def remove(first: Partition) -> None:
             files[:] = [self.describe(name)]  # it may have grown meanwhile
             for number in range(1, files[0].partitions):
                 self.write(name, number, lambda partition: partition.change(Partition.mark_deleted))
             first.mark_deleted()
-            channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk)
+            graves.append(channels.move_to_trash(self.root, channels.channel_path(self.root, name), self.disk))
 
         self._change_all(name, remove)
         for number in range(files[0].partitions):
@@ -346,6 +347,8 @@ class FilesEngine:
         self.positions.forget_channel(name)
         self.producers.forget_channel(name)
         self.relayed.forget_channel(name)
+        for grave in graves:  # last: until then it tells that the rest has to go, too
+            channels.empty(grave, self.disk)
         self.audit.write("channel-deleted", channel=name, incarnation=files[0].incarnation)
         self.channel_news.tell()
 

@@ -101,14 +101,14 @@ class Positions:
         """Remove a subscription; the caller holds its lease."""
         directory = self.directory(channel, subscription)
         if directory.exists():
-            channels.move_to_trash(self._root, directory, self._disk)
+            channels.empty(channels.move_to_trash(self._root, directory, self._disk), self._disk)
             with contextlib.suppress(OSError):
                 self._disk.rmdir(directory.parent)
 
     def forget_channel(self, channel: str) -> None:
         directory = self._root / "subscriptions" / channel
         if directory.exists():
-            channels.move_to_trash(self._root, directory, self._disk)
+            channels.empty(channels.move_to_trash(self._root, directory, self._disk), self._disk)
 
     def names(self, channel: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):

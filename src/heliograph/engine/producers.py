@@ -197,7 +197,7 @@ class Producers:
         """The channel is deleted."""
         directory = self._root / "channels" / channel
         if directory.exists():
-            channels.move_to_trash(self._engine.root, directory, self._disk)
+            channels.empty(channels.move_to_trash(self._engine.root, directory, self._disk), self._disk)
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ async def dial(
                 max_frame_size=frame_bytes_max, logger_name=_quiet, max_redirects=0, ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )  # fmt: skip
-    except ValueError as error:  # a label of a name is empty, or too long
+    except UnicodeError as error:  # a label of a name is empty, or too long
         raise OSError(errno.EINVAL, f"{address!r} is no address: {error}") from None
     if made is None:  # refused after the handshake, which in TLS 1.3 is where a client learns of it
         raise ConnectionResetError("hung up")

@@ -62,6 +62,9 @@ class ChannelFile(msgspec.Struct, frozen=True, kw_only=True):
 REPLIES: Final = ChannelSettings(retention_age_s=300.0, segment_bytes=4 * 1024 * 1024)
 """Channels of replies: those are read at once; what is older was read, or nobody waits for it."""
 
+_CHANNEL: Final = ".channel"
+_LOOKS: Final = 8
+"""How often a channel has to come and go meanwhile until one that is whole is taken for damaged."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ChannelFile).decode
 
@@ -78,11 +81,7 @@ def channel_path(root: Path, name: str) -> Path:
 def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     path = channel_path(root, name) / "channel.json"
     try:
-        found = _decode(disk.read_file(path))
-    except FileNotFoundError:
-        if not (path.parent / "0").is_dir():  # which comes and goes with it, by one renaming
-            raise no_channel(root, name) from None
-        raise Damaged(f"{path} is missing. Restore it from a backup, or run 'helio verify --repair'.") from None
+        found = _decode(_read(root, name, path, disk))
     except OSError as error:
         raise explain(error, f"cannot read {path}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -92,6 +91,17 @@ def load(root: Path, name: str, disk: Disk) -> ChannelFile:
     if found.format > FORMAT:
         raise UnsupportedFormat(f"{path} has format {found.format}; this Heliograph knows {FORMAT}. Upgrade it.")
     return found
+
+
+def _read(root: Path, name: str, path: Path, disk: Disk) -> bytes:
+    """channel.json, which comes and goes with partition 0, by one renaming: perhaps between two looks."""
+    for _ in range(_LOOKS):
+        try:
+            return disk.read_file(path)
+        except FileNotFoundError:
+            if not (path.parent / "0").is_dir():
+                raise no_channel(root, name) from None
+    raise Damaged(f"{path} is missing. Restore it from a backup, or run 'helio verify --repair'.")
 
 
 def no_channel(root: Path, name: str) -> NotFound:
@@ -167,12 +177,30 @@ def add_partitions(root: Path, file: ChannelFile, count: int, disk: Disk, clock:
     disk.sync_directory(path)
 
 
-def move_to_trash(root: Path, path: Path, disk: Disk) -> None:
-    """Take a directory out of the way in one step, then remove it."""
+def move_to_trash(root: Path, path: Path, disk: Disk) -> Path:
+    """Take a directory out of the way in one step; where it is then, for ``empty``.
+
+    Of a channel it tells there that the deletion is not finished: what belongs to the channel goes first.
+    """
     trash = root / "trash"
     trash.mkdir(exist_ok=True)
-    grave = trash / f"{path.name}-{os.urandom(6).hex()}"
+    grave = trash / f"{path.name}-{os.urandom(6).hex()}{_CHANNEL if path.parent == root / 'channels' else ''}"
     disk.rename(path, grave)
     disk.sync_directory(path.parent)
+    return grave
+
+
+def empty(grave: Path, disk: Disk) -> None:
+    """Remove what was moved to the trash."""
     with contextlib.suppress(OSError):  # recovery empties the trash
         disk.remove_tree(grave)
+
+
+def buried(root: Path, disk: Disk) -> tuple[list[Path], set[str]]:
+    """What lies in the trash, and the names of the channels among it."""
+    try:
+        found = disk.directories(root / "trash")
+    except FileNotFoundError:
+        found = []
+    names = {entry.removesuffix(_CHANNEL).rpartition("-")[0] for entry in found if entry.endswith(_CHANNEL)}
+    return [root / "trash" / entry for entry in found], names

@@ -314,26 +314,27 @@ class DataDirectory:
 
     def _sweep(self) -> None:
         """Remove what a crash left half made or half removed."""
-        with contextlib.suppress(FileNotFoundError):
-            for entry in self._disk.directories(self.root / "trash"):
-                self._disk.remove_tree(self.root / "trash" / entry)
+        graves, deleted = channel.buried(self.root, self._disk)
         for place in [self.root / "channels", *(self.root / "channels" / name for name in self._names())]:
             for entry in self._disk.listdir(place):
                 if entry.startswith(channel.NEW):
                     self._disk.remove_tree(place / entry)
-        self._sweep_orphans()
+        self._sweep_orphans(deleted)
+        for grave in graves:  # last: it tells whose deletion is not finished
+            self._disk.remove_tree(grave)
 
-    def _sweep_orphans(self) -> None:
+    def _sweep_orphans(self, deleted: set[str]) -> None:
         """What belongs to channels whose deletion was killed in the middle: a new one begins without.
 
-        Where there is no channel at all, they may lie on a disk that is not mounted yet: positions and producers, which
-        nothing but these files knows, then stay, and are recognised as those of another life if it was a deletion.
+        Where there is no channel at all, they may lie on a disk that is not mounted yet: positions and producers of
+        those that are not in the trash stay, for nothing but these files knows them.
         """
         known = set(self._names())
-        for folder in (self.root / "subscriptions", self.root / "producers" / "channels") if known else ():
+        for folder in (self.root / "subscriptions", self.root / "producers" / "channels"):
             with contextlib.suppress(FileNotFoundError):
                 for entry in self._disk.listdir(folder):
-                    if entry not in known and os.path.isdir(folder / entry):
+                    gone = entry not in known and (bool(known) or entry in deleted)
+                    if gone and os.path.isdir(folder / entry):
                         self._disk.remove_tree(folder / entry)
         with contextlib.suppress(FileNotFoundError):
             for entry in self._disk.listdir(self.root / "seen"):
