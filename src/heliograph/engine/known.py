@@ -210,5 +210,6 @@ class KnownChannels:
             if state.lock is not None and state.mutex.acquire(blocking=False):  # else whoever has it closes it
                 try:
                     state.lock.release()
+                    state.lock = None  # whoever comes later opens it again, and is told that the station is closed
                 finally:
                     state.mutex.release()
