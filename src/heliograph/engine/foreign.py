@@ -270,10 +270,31 @@ def _read_alike(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     return Batch(piece.data, piece.count, list(like.runs()), min(times), max(times), None)
 
 
+def _read_one(channel: str, line: bytes) -> Batch | None:
+    """One line, in as few steps as possible: who comes alone is waited for."""
+    tail = TAIL.search(line)
+    try:
+        if not line.isascii():
+            line.decode()
+        envelope = decode(line)
+        made_us = time_us(envelope.time)
+    except (*_UNREADABLE, InvalidMessage):
+        return None
+    if tail is None or envelope.channel != channel or line[-11:-3] != b"%08x" % _value(line[:-_CRC_BYTES]):
+        return None
+    if not tail[1].isascii() or station_of(origin := tail[1].decode()) is None:
+        return None
+    first = int(tail[3])
+    run = Run(origin, int(tail[2]), first, first + 1, 0)
+    return Batch(line, 1, [run], made_us, made_us, [envelope])
+
+
 def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
     data, lines = piece.data, piece.lines
     if not piece.single or not lines or (len(data) > bytes_max + 1 and max(map(len, lines)) > bytes_max + 1):
         return None
+    if len(lines) == 1:
+        return _read_one(channel, data)
     try:
         if not data.isascii():
             data.decode()

@@ -58,6 +58,7 @@ class Arrival(msgspec.Struct, kw_only=True):
     channel: str = ""
     incarnation: str = ""
     ends: dict[int, tuple[int, int]] = {}  # partition -> the offset behind its last line, and the head's generation
+    durable: bool = False  # on disk already: there is nothing to confirm
 
 
 class _NewLife(HeliographError):
@@ -143,6 +144,9 @@ class Relayed:
         ``begins`` is called when there is little left to do but to wait for the disk. Raises Outdated if the channel
         lives anew meanwhile: then nothing is certain, and the lines are to be appended again.
         """
+        if arrival.durable:
+            begins()
+            return
         engine, channel = self._engine, arrival.channel
         try:
             doubt = arrival.duplicates > 0
@@ -193,6 +197,7 @@ class Relayed:
             known.add(run.origin, run.partition, first, following, last)
         if known.unsaved_bytes > limits.SEEN_SAVE_BYTES:
             self._channels.save(channel, known)
+        arrival.durable = durable and not arrival.duplicates  # else their first copies may not be
         return arrival
 
     def _put(self, channel: str, number: int, known: Knowledge, group: Relay, durable: bool) -> int:
