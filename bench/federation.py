@@ -24,6 +24,7 @@ import heliograph as hg
 from bench.catchup import catching_up
 from bench.harness import Bench, Goal, NotRun, Row, compare
 from bench.idle import idle
+from bench.latency import PAUSE_S
 from bench.samples import CHANNEL, TYPE
 from bench.stations import edge_settings, elsewhere, fill, free_port, hub_settings, stand, tls
 
@@ -31,6 +32,7 @@ FRAME_BYTES = 256 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024
 MESSAGES, MESSAGES_QUICK = 300_000, 20_000
 PINGS, PINGS_QUICK = 300, 30
+SILENCE_S = 0.01
 RAW = "the same bytes over a bare TLS socket, one fdatasync per window"
 
 
@@ -176,51 +178,58 @@ def context_of(path: Path, name: str, *, server: bool) -> ssl.SSLContext:
 
 
 def latency(bench: Bench, path: Path) -> list[Row]:
-    """From the call of publish here to the call of a handler at the hub, each message alone."""
+    """From the call of publish here to the call of a handler at the hub: one message after the other.
+
+    As within a station (latency.py), the next one comes when the one before is there and everybody has fallen asleep.
+    After a longer silence the processor's caches hold nothing of it any more, which is shown beside it.
+    """
     pings = int(bench.either(PINGS, PINGS_QUICK))
-    port, hub, edge = free_port(), path / "latency-hub", path / "latency-edge"
+    rows = []
+    for what, pause_s in (("publish here to handler there", PAUSE_S), ("the same after 10 ms of silence", SILENCE_S)):
+        syncs, found = ping(path, f"latency-{pause_s}", pings, pause_s)
+        raw, p99 = median(syncs), quantiles(found, n=100)[98]
+        goal = Goal(ours_max=2 * raw + 1) if pause_s == PAUSE_S else None
+        for name, ours in (("p50", median(found)), ("p99", p99)):
+            rows.append(
+                Row(subject="federation", what=f"{what}, {name}", unit="ms", ours=ours, raw=raw,
+                    raw_is="one write and fdatasync", ratio=ours / raw, goal=goal if name == "p50" else None,
+                    rounds={"raw": syncs, "ours": found})
+            )  # fmt: skip
+    return rows
+
+
+def ping(path: Path, name: str, pings: int, pause_s: float) -> tuple[list[float], list[float]]:
+    """Milliseconds of raw syncs and of messages, in turns: they share the noise of the disk."""
+    port, hub, edge = free_port(), path / f"{name}-hub", path / f"{name}-edge"
     with elsewhere(hear, str(hub), hub_settings(path, port, ["edge"]), pings) as there:
         there.recv()
         with hg.open(edge, config=edge_settings(path, port)) as station:
             station.publish(CHANNEL, {"sent": 0}, type=TYPE)
             there.recv()  # the link is up
-            syncs = []
+            syncs, found = [], []
             for _ in range(pings):
                 station.publish(CHANNEL, {"sent": time.monotonic_ns()}, type=TYPE)
-                time.sleep(0.01)
-                syncs.append(one_sync(path / "sync"))  # in turns: they share the noise of the disk
-            found = [took / 1e6 for took in there.recv()]
-    raw, p99 = median(syncs), quantiles(found, n=100)[98]
-    rounds = {"raw": syncs, "ours": found}
-    limit = 2 * raw + 1
-    return [
-        Row(subject="federation", what="publish here to handler there, p50", unit="ms", ours=median(found), raw=raw,
-            raw_is="one write and fdatasync", ratio=median(found) / raw, goal=Goal(ours_max=limit), rounds=rounds),
-        Row(subject="federation", what="publish here to handler there, p99", unit="ms", ours=p99, raw=raw,
-            raw_is="one write and fdatasync", ratio=p99 / raw, rounds=rounds),
-    ]  # fmt: skip
+                found.append(there.recv() / 1e6)
+                time.sleep(pause_s)
+                syncs.append(one_sync(path / "sync"))
+                time.sleep(pause_s)
+    return syncs, found
 
 
 def hear(line: Connection, path: str, settings: dict[str, Any], pings: int) -> None:
     """A hub with a handler that says how long each message took."""
-    took: list[int] = []
-    first, done = threading.Event(), threading.Event()
+    left = iter(range(pings, -1, -1))
+    done = threading.Event()
 
     def handle(message: hg.Message) -> None:
         now = time.monotonic_ns()
-        if not first.is_set():
-            first.set()
-            return
-        took.append(now - message.data["sent"])
-        if len(took) == pings:
+        line.send(now - message.data["sent"])
+        if next(left) == 0:
             done.set()
 
     with hg.open(path, config=settings) as station, station.subscribe(CHANNEL, handle):
         line.send("there")
-        first.wait(60)
-        line.send("up")
         done.wait(120)
-        line.send(took)
 
 
 def one_sync(path: Path) -> float:
