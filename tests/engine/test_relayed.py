@@ -9,6 +9,7 @@ import shutil
 import threading
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -757,6 +758,21 @@ def test_duplicates_are_not_acknowledged_when_the_sync_of_their_first_copy_faile
         relayed(station).confirm(first)
     assert relayed(station).arrive(CHANNEL, lines(0, 5)).appended == 5
     assert len(held(root)) == 5
+
+
+def test_what_is_synced_at_once_waits_for_the_first_copies_of_duplicates_all_the_same(opened: Opener) -> None:
+    """One link brought a message to another partition, and has not confirmed it yet."""
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    station.create_channel(CHANNEL, partitions=2)
+    sent = [keyed(0, "a"), keyed(1, "d")]
+    assert crc32(b"a") % 2 != crc32(b"d") % 2
+    relayed(station).append(CHANNEL, [piece_of(sent[:1])])
+    both = relayed(station).append(CHANNEL, [piece_of(sent)], durable=True)
+    assert (both.appended, both.duplicates) == (1, 1)
+    disk.fail("fdatasync", path=".jsonl")
+    with pytest.raises(OutcomeUnknown):
+        relayed(station).confirm(both)
 
 
 def test_a_log_repaired_by_another_process_is_looked_at_again(opened: Opener, root: Path) -> None:
