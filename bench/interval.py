@@ -4,18 +4,25 @@ The raw limit builds the same envelopes (a struct with a fresh UUIDv7 as text, t
 and encodes each with msgspec. Nothing is written, nothing is checked, nothing is numbered.
 
 msgspec has a fast way of its own for the time of day as an object. What a program pays that makes RFC 3339 text of
-it, as the envelope has it, is shown beside it in rows of their own, which have no target.
+it, as the envelope has it, is shown beside it in rows of their own, which have no target. So is a bare loop that does
+what the format demands of a line and nothing else: no checks, no metrics, no partitions, no other threads or processes.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
+from mmap import mmap
+from pathlib import Path
+from threading import Lock
+from time import monotonic, time_ns
 from typing import Any
 
+import google_crc32c
 import msgspec
 import uuid_utils
 
@@ -27,6 +34,7 @@ from bench.samples import CHANNEL, PAYLOADS, TYPE
 RAW = "msgspec encodes the same envelopes, nothing written"
 RAW_TEXT = "the same, with the time made as RFC 3339 text for each message"
 ONE = "one process"
+END = struct.Struct("@3Q")
 
 
 class Envelope(msgspec.Struct):
@@ -57,6 +65,7 @@ def one_process(bench: Bench) -> list[Row]:
             {
                 "raw": lambda: rate_of(repeat * 100, lambda: encode_only(repeat)),
                 "raw-text": lambda: rate_of(repeat * 100, lambda: encode_with_text(repeat)),
+                "bare": lambda: rate_of(repeat * 100, lambda: bare_loop(path / "bare.jsonl", repeat)),
                 "loop": lambda: rate_of(repeat * 100, lambda: publish_loop(station, CHANNEL, repeat)),
                 "batches": lambda: rate_of(repeat * 100, lambda: publish_batches(station, repeat)),
             }
@@ -65,6 +74,7 @@ def one_process(bench: Bench) -> list[Row]:
     return [
         row("publish in a loop", name="loop", raw_is=RAW, goal=Goal(ratio_min=0.25)),
         row("publish_many of 100", name="batches", raw_is=RAW, goal=Goal(ratio_min=0.7)),
+        row("a bare loop that writes such lines, and nothing else", name="bare", raw_is=RAW),
         row("publish in a loop; raw makes the time as text", name="loop", raw="raw-text", raw_is=RAW_TEXT),
         row("publish_many of 100; raw makes the time as text", name="batches", raw="raw-text", raw_is=RAW_TEXT),
     ]
@@ -84,6 +94,28 @@ def encode_with_text(repeat: int) -> None:
     for _ in range(repeat):
         for payload in PAYLOADS:
             encode(Envelope(str(new_id()), now(UTC).isoformat(timespec="microseconds")[:26] + "Z", payload))
+
+
+def bare_loop(path: Path, repeat: int) -> None:
+    """Id, time, payload, number and checksum into a line, the line into a file, its end into shared memory."""
+    encode, new_id, now_ns = msgspec.json.Encoder().encode, uuid_utils.uuid7, time_ns
+    checksum, extend, lock = google_crc32c.value, google_crc32c.extend, Lock()
+    form = b'{"specversion":"1.0","id":"%b","source":"bench","type":"%b","time":"2026-01-01T00:00:00.%06dZ",'
+    form += b'"channel":"%b","data":%b,"origin":"bench.k3f9q2","originseq":"0/%d"'
+    kind, channel = TYPE.encode(), CHANNEL.encode()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    shared = mmap(-1, 4096)
+    number = size = sum_of_all = 0
+    for _ in range(repeat):
+        for payload in PAYLOADS:
+            microseconds, data, message_id = now_ns() // 1000 % 1_000_000, encode(payload), str(new_id())
+            with lock:
+                line = form % (message_id.encode(), kind, microseconds, channel, data, number)
+                line = b'%b,"crc":"%08x"}\n' % (line, checksum(line))
+                os.write(fd, line)
+                number, size, sum_of_all = number + 1, size + len(line), extend(sum_of_all, line)
+                END.pack_into(shared, 0, number, size, sum_of_all)
+    os.close(fd)
 
 
 def publish_loop(station: hg.Station, channel: str, repeat: int) -> None:
