@@ -12,7 +12,6 @@ from heliograph.cli.common import Common
 from heliograph.cli.exec import Exec
 from heliograph.cli.printing import OutputLost, Printing
 from heliograph.cli.signals import Stop
-from heliograph.config import units
 from heliograph.delivery.retry import Retry
 from heliograph.patterns import is_pattern
 
@@ -73,7 +72,8 @@ def reply_at_hub(
 
 
 def _seconds(common: Common, timeout: str | None) -> float:
-    return common.config().subscribers.timeout_s if timeout is None else units.parse_duration(timeout, "s")
+    given = {} if timeout is None else {"subscribers_timeout_s": timeout}
+    return common.config(**given).subscribers.timeout_s
 
 
 def _follow(common: Common, subscription: ClientSubscription, work: Exec | Printing, stop: Stop) -> int:
