@@ -97,6 +97,12 @@ def test_header_values_are_text_numbers_or_booleans(value: Any) -> None:
         attributes(None, None, None, None, {"a": value})
 
 
+@pytest.mark.parametrize("headers", ["tenant", [("tenant", "t1")], 7])
+def test_headers_that_are_no_mapping_are_refused(headers: Any) -> None:
+    with pytest.raises(InvalidMessage, match="must be a mapping"):
+        attributes(None, None, None, None, headers)
+
+
 def test_too_many_headers_are_refused() -> None:
     fits = {f"h{number}": number for number in range(HEADERS_MAX)}
     attributes(None, None, None, None, fits)

@@ -423,6 +423,8 @@ def _text(what: str, value: object, bytes_max: int) -> bytes:
 
 
 def _headers(headers: Mapping[Any, Any]) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of names to values, not {type(headers).__name__}")
     if len(headers) - (EXPIRES in headers) > HEADERS_MAX:
         raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
     parts: list[bytes] = []
