@@ -13,6 +13,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.federation.desk import Desk
+from heliograph.limits import LINK_FRAME_BYTES_MIN
 from tests.client.conftest import Hub
 from tests.federation.chaos import Proxy
 from tests.federation.stations import lines, wait_for
@@ -172,6 +173,16 @@ def test_a_reply_that_came_while_the_client_was_away_is_found(shop: Hub, monkeyp
         assert client.request("prices", 21, timeout=30).data == 42
         assert left == [0]
     assert len(lines(shop.path("hub"), "prices")) == 1
+
+
+def test_a_reply_that_is_too_large_for_the_client_is_said_to_be(shop: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.client.keeper.FRAME_BYTES", LINK_FRAME_BYTES_MIN)
+    with shop.open("hub") as station, shop.connect("asker") as client:
+        station.reply("prices", lambda request: "x" * request.data)
+        with pytest.raises(hg.MessageTooLarge, match="3000"):
+            client.request("prices", 3_000_000, timeout=10)
+        assert client.connected
+        assert client.request("prices", 3, timeout=10).data == "xxx"
 
 
 def test_a_hub_that_is_restarted_says_that_it_does_not_know(shop: Hub) -> None:
