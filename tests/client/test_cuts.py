@@ -213,6 +213,19 @@ def test_a_hub_that_stands_still_is_noticed(hub: Hub, proxy: Proxies, monkeypatc
     assert payloads(hub.path("hub"), "alerts") == ["here again"]
 
 
+def test_a_message_that_takes_longer_than_three_heartbeats_is_published_and_read(
+    hub: Hub, proxy: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.station("hub", peers=[TOOL])
+    monkeypatch.setattr("heliograph.client.keeper.HEARTBEAT_S", 0.4)
+    line = proxy(rate=300_000)
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:
+        client.publish("alerts", "x" * 1_200_000)
+        assert [len(message.data) for message in client.read("alerts")] == [1_200_000]
+        assert client.connected
+    assert len(audited(station.path, "client-up")) == 1
+
+
 def test_a_client_that_vanishes_is_forgotten(hub: Hub, proxy: Proxies) -> None:
     line = proxy()
     with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:

@@ -12,6 +12,7 @@ import picows
 from heliograph.errors import HeliographError, NotFound, ProtocolError
 from heliograph.federation import asking, events
 from heliograph.federation.fragments import Fragments
+from heliograph.federation.moving import Moving
 from heliograph.federation.questions import Lost, Questions
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours, Session
@@ -24,6 +25,7 @@ class Line(picows.WSListener):
     """From the first byte to the last."""
 
     _transport: picows.WSTransport
+    _moving: Moving
 
     def __init__(self, ours: Ours, tls: TlsFiles, called: Callable[[Line, events.Called], None]) -> None:
         super().__init__()
@@ -57,6 +59,7 @@ class Line(picows.WSListener):
             return
         self._session = Session(self._ours, Rules(self.peer.name), clock=self._loop.time)
         self._questions = Questions(self._session.calls, self._flush)
+        self._moving = Moving(transport.underlying_transport)
         self._tick()
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
@@ -111,9 +114,10 @@ class Line(picows.WSListener):
             return
         if self._ticking is not None:
             self._ticking.cancel()
+        self._session.heard(self._moving.still_s())
         self._step(self._session.tick())
         pause = max(0.05, self._session.deadline() - self._loop.time())
-        self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)
+        self._ticking = self._loop.call_later(min(pause, self._session.heartbeat.interval_s), self._tick)
 
     def _end(self, event: events.Closed) -> None:
         if self.over.is_set():

@@ -125,9 +125,9 @@ class Session:
         except ProtocolError as error:
             return self.fail(error)
 
-    def heard(self) -> None:
-        """Bytes arrived that are no whole frame yet: on a slow line a large one takes longer than three heartbeats."""
-        self.heartbeat.heard()
+    def heard(self, ago_s: float = 0.0) -> None:
+        """Bytes moved that are no whole frame yet: on a slow line a large one takes longer than three heartbeats."""
+        self.heartbeat.heard(ago_s)
 
     def tick(self) -> list[Event]:
         """Time passed: call it at ``deadline`` at the latest."""
