@@ -261,8 +261,7 @@ class Conversation(picows.WSListener):
     def want(self, wants: tuple[Wanted, ...]) -> None:
         """Ask for other channels from now on."""
         if self.peer is not None and not self.over.is_set():
-            self.session.want(wants)
-            self.flush()
+            self._step(self.session.want(wants))
 
     # -- alarms, time and the end ---------------------------------------------------------------------------------
 

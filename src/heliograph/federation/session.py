@@ -203,12 +203,13 @@ class Session:
         self._let_go("not allowed any more, or not wanted")
         return [*found, Wanting()]
 
-    def want(self, wants: Sequence[Wanted]) -> None:
-        """Ask for other channels from now on."""
+    def want(self, wants: Sequence[Wanted]) -> list[Event]:
+        """Ask for other channels from now on, and take no others."""
         self._wants = tuple(wants)
         self._unserved = {}
         if self.established:
             self._say(frames.Want(subscribe=list(self._wants)), b"")
+        return self.receiving.let_go(Names([one.channels for one in self._wants]))
 
     def offers(self, channel: str) -> str | None:
         """Where a stream of this channel begins for a new peer; None if it is not to be sent at all."""
