@@ -158,6 +158,24 @@ def test_a_channel_that_was_deleted_and_made_anew_is_told_and_gone_on_with(hub: 
     assert gaps
 
 
+def test_partitions_of_a_channel_that_was_made_anew_with_fewer_begin_with_their_first_message(hub: Hub) -> None:
+    got: list[int] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        station.create_channel("alerts", partitions=3)
+        client.subscribe("alerts", lambda message: got.append(message.data), start="first")
+        for number in range(9):
+            station.publish("alerts", number, key=f"k{number}")
+        wait_for(lambda: len(got) == 9)
+        station.delete_channel("alerts")
+        station.create_channel("alerts", partitions=1)
+        station.publish("alerts", 9)
+        wait_for(lambda: 9 in got)
+        station.alter_channel("alerts", partitions=3)
+        station.publish_many("alerts", [hg.Draft(data=number, key=f"k{number}") for number in range(10, 50)])
+        wait_for(lambda: len(got) >= 50, 10)
+    assert sorted(got) == list(range(50))
+
+
 def test_all_of_a_channel_that_was_made_anew_while_the_hub_was_away_is_delivered(hub: Hub) -> None:
     gaps: list[hg.Gap] = []
     got: list[Any] = []
