@@ -16,7 +16,7 @@ from heliograph.federation.desk import Desk
 from heliograph.limits import LINK_FRAME_BYTES_MIN
 from tests.client.conftest import Hub
 from tests.federation.chaos import Proxy
-from tests.federation.stations import lines, wait_for
+from tests.federation.stations import audited, lines, wait_for
 
 Proxies = Callable[..., Proxy]
 ASKER = {"name": "asker", "publish": ["prices"]}
@@ -109,6 +109,21 @@ def test_asking_answering_and_reading_are_three_rights(shop: Hub) -> None:
             with pytest.raises(hg.NotAllowed):
                 list(client.read(replyto))
         assert [info.name for info in station.channels()] == ["prices"]
+
+
+def test_a_worker_that_may_not_answer_any_more_ends_and_leaves_the_requests_to_others(shop: Hub) -> None:
+    with shop.open("hub") as station, shop.connect("asker") as asker, shop.connect("clerk") as clerk:
+        answering = clerk.reply("prices", double, name="clerks", group=True, retry=hg.Retry(max_retries=0))
+        assert asker.request("prices", 21, timeout=30).data == 42
+        shop.station("hub", peers=[ASKER, {**CLERK, "reply": []}, WATCHER])
+        wait_for(lambda: audited(shop.path("hub"), "links-reloaded"))
+        with pytest.raises(hg.ReplyTimeout):
+            asker.request("prices", 1, timeout=2)
+        wait_for(lambda: not answering.live)
+        assert isinstance(answering.error, hg.NotAllowed)
+        station.reply("prices", double, name="clerks", group=True)
+        assert asker.request("prices", 4, timeout=30).data == 8
+        assert not [info for info in station.channels() if info.name == "prices.dead-letter"], "nobody gave it up"
 
 
 def test_an_id_of_another_gets_nothing(shop: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
