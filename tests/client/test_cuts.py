@@ -244,6 +244,21 @@ def test_a_message_that_takes_longer_than_three_heartbeats_is_published_and_read
     assert len(audited(station.path, "client-up")) == 1
 
 
+def test_an_answer_that_takes_long_to_come_is_waited_for_as_long_as_it_comes(
+    hub: Hub, proxy: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.client.keeper.HEARTBEAT_S", 0.3)
+    monkeypatch.setattr("heliograph.client.asker.WAIT_S", 0.5)
+    line = proxy(rate=300_000)
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}", timeout=1) as client:
+        station.publish("alerts", "x" * 1_200_000)
+        assert [len(message.data) for message in client.read("alerts")] == [1_200_000]
+        line.silent.set()
+        with pytest.raises(hg.Unreachable):
+            list(client.read("alerts"))
+        line.silent.clear()
+
+
 def test_a_client_that_vanishes_is_forgotten(hub: Hub, proxy: Proxies) -> None:
     line = proxy()
     with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:

@@ -57,8 +57,9 @@ class Asker:
             until = self._loop.time() + given_s
             line = await self._keeper.line(until)
             try:
-                async with asyncio.timeout_at(until + slow_s), self.turn(name):
-                    return await line.ask(name, head, kind, lines)
+                async with asyncio.timeout_at(until + slow_s) as limit, self.turn(name):
+                    with line.patient(limit):
+                        return await line.ask(name, head, kind, lines)
             except Lost as lost:
                 losses += 1
                 self.check_again(losses, lost, None if patience_s is not None else began + given_s + slow_s)
