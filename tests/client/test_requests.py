@@ -50,7 +50,7 @@ def test_a_client_asks_and_a_station_answers(shop: Hub) -> None:
 
 def test_a_client_answers_whoever_asks(shop: Hub) -> None:
     with shop.open("hub") as station, shop.connect("asker") as asker, shop.connect("clerk") as clerk:
-        with pytest.raises(hg.ReplyTimeout, match="nobody replied to request"):
+        with pytest.raises(hg.ReplyTimeout, match=r"nobody replied to request .* within 0\.(2|1\d{1,2}) s"):
             asker.request("prices", 1, timeout=0.2)
         answering = clerk.reply("prices", lambda request: hg.Draft(data=request.data * 3, type="price.v1"))
         reply = asker.request("prices", 14, timeout=30)
