@@ -158,6 +158,24 @@ def test_a_channel_that_was_deleted_and_made_anew_is_told_and_gone_on_with(hub: 
     assert gaps
 
 
+def test_partitions_of_a_channel_that_was_made_anew_with_fewer_begin_with_their_first_message(hub: Hub) -> None:
+    got: list[int] = []
+    with hub.open("hub") as station, hub.connect() as client:
+        station.create_channel("alerts", partitions=3)
+        client.subscribe("alerts", lambda message: got.append(message.data), start="first")
+        for number in range(9):
+            station.publish("alerts", number, key=f"k{number}")
+        wait_for(lambda: len(got) == 9)
+        station.delete_channel("alerts")
+        station.create_channel("alerts", partitions=1)
+        station.publish("alerts", 9)
+        wait_for(lambda: 9 in got)
+        station.alter_channel("alerts", partitions=3)
+        station.publish_many("alerts", [hg.Draft(data=number, key=f"k{number}") for number in range(10, 50)])
+        wait_for(lambda: len(got) >= 50, 10)
+    assert sorted(got) == list(range(50))
+
+
 def test_all_of_a_channel_that_was_made_anew_while_the_hub_was_away_is_delivered(hub: Hub) -> None:
     gaps: list[hg.Gap] = []
     got: list[Any] = []
@@ -211,6 +229,34 @@ def test_a_hub_that_stands_still_is_noticed(hub: Hub, proxy: Proxies, monkeypatc
         line.silent.clear()
         client.publish("alerts", "here again")
     assert payloads(hub.path("hub"), "alerts") == ["here again"]
+
+
+def test_a_message_that_takes_longer_than_three_heartbeats_is_published_and_read(
+    hub: Hub, proxy: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.station("hub", peers=[TOOL])
+    monkeypatch.setattr("heliograph.client.keeper.HEARTBEAT_S", 0.4)
+    line = proxy(rate=300_000)
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}") as client:
+        client.publish("alerts", "x" * 1_200_000)
+        assert [len(message.data) for message in client.read("alerts")] == [1_200_000]
+        assert client.connected
+    assert len(audited(station.path, "client-up")) == 1
+
+
+def test_an_answer_that_takes_long_to_come_is_waited_for_as_long_as_it_comes(
+    hub: Hub, proxy: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.client.keeper.HEARTBEAT_S", 0.3)
+    monkeypatch.setattr("heliograph.client.asker.WAIT_S", 0.5)
+    line = proxy(rate=300_000)
+    with hub.open("hub") as station, hub.connect(url=f"wss://localhost:{line.port}", timeout=1) as client:
+        station.publish("alerts", "x" * 1_200_000)
+        assert [len(message.data) for message in client.read("alerts")] == [1_200_000]
+        line.silent.set()
+        with pytest.raises(hg.Unreachable):
+            list(client.read("alerts"))
+        line.silent.clear()
 
 
 def test_a_client_that_vanishes_is_forgotten(hub: Hub, proxy: Proxies) -> None:

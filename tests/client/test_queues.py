@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -80,6 +81,30 @@ def test_what_a_client_had_when_it_was_cut_is_free_at_once(hub: Hub, proxy: Prox
             queue.ack(jobs)
         queue.ack(again)
         assert station.queue_info("alerts", "jobs").depth == 0
+
+
+def test_whoever_is_cut_while_it_waits_for_more_is_replaced_and_back_at_once(hub: Hub, proxy: Proxies) -> None:
+    line = proxy()
+    with (
+        hub.open("hub") as station,
+        hub.connect(url=f"wss://localhost:{line.port}") as client,
+        hub.connect() as other,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        queue = client.queue("alerts", "jobs")
+        station.publish("alerts", "x")
+        (job,) = queue.receive(wait_s=10)
+        waiting = beside.submit(queue.receive, wait_s=20)
+        time.sleep(0.3)  # the hub waits for the next message
+        line.cut()
+        began = time.monotonic()
+        (again,) = other.queue("alerts", "jobs").receive(wait_s=20)
+        client.publish("alerts", "y", timeout=20)
+        assert time.monotonic() - began < 5
+        assert (again.message.data, again.deliveries) == ("x", 2)
+        assert [one.message.data for one in waiting.result(30)] == ["y"]
+        with pytest.raises(hg.LeaseLost):
+            job.ack()
 
 
 def test_who_joins_again_leaves_the_settings_as_they_are(hub: Hub, proxy: Proxies) -> None:

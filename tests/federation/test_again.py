@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.admin import dead
 from heliograph.errors import DiskFull
 from heliograph.federation import again, peerfile
 from heliograph.federation.outlet import Outlet
@@ -30,6 +31,11 @@ def directory(tmp_path: Path) -> Path:
         found = peerfile.directory_of(station.path, "hub", "hub")
         Outlet(station, found, "hub", "alerts").prepare("first")
         return found
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Net:
+    return Net(tmp_path)
 
 
 def remembered(station: hg.Station, directory: Path) -> SeenSet:
@@ -108,3 +114,20 @@ def test_what_a_stream_knew_is_written_down_before_the_next_one_begins(
         net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "relay": ["host2"]}])  # it begins again
         wait_for(lambda: "prepared" in order)
         assert order[: order.index("prepared")][-1:] == ["saved"]
+
+
+def test_letters_that_are_replayed_together_are_asked_for_together(net: Net) -> None:
+    """One by one, what was refused again meanwhile would be asked for with each of the others."""
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("hub"), net.open("host1") as host1:
+        host1.publish_many("alerts", ["x" * 6_000] * 40)
+        wait_for(lambda: len(list(dead.letters(host1, "alerts"))) == 40)
+        last = max(letter.offset for letter in dead.letters(host1, "alerts"))
+        report = dead.replay(host1, "alerts")
+        assert (report.matched, report.replayed, report.removed) == (40, 40, 40)
+        wait_for(lambda: len(list(dead.letters(host1, "alerts"))) >= 40)
+        time.sleep(1.0)
+        again = [letter.original_offset for letter in dead.letters(host1, "alerts")]
+        assert sorted(again) == list(range(40)), "each was refused once more, and once"
+        assert min(letter.offset for letter in dead.letters(host1, "alerts")) > last

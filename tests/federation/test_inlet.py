@@ -45,6 +45,13 @@ def test_batches_are_stored_together_and_what_is_refused_keeps_its_offset(tmp_pa
         assert [message.raw for message in hub.read("alerts")] == lines[:4]
 
 
+def test_a_quota_counts_messages_and_not_what_was_left_out(tmp_path: Path) -> None:
+    one, other = foreign_lines(0, 2, "host1.aaaaaa")
+    with hg.open(tmp_path, name="hub") as hub:
+        batch = arrived([b"", one, *[b""] * 100, other, b""], 10)
+        assert Inlet(hub, "alerts", "host1").store([batch], Rules("host1")).messages == 2
+
+
 def test_the_next_may_be_appended_once_nothing_is_left_to_do_but_to_sync(tmp_path: Path) -> None:
     happened: list[str] = []
 

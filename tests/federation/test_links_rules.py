@@ -73,6 +73,25 @@ def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None
         assert host1.links()[0].reconnects == 0
 
 
+def test_a_subscription_that_is_given_up_is_no_alarm(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts", "news"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts", "news"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+        hub.publish("alerts", 1)
+        hub.publish("news", 1)
+        wait_for(lambda: payloads(net.path("host1"), "alerts") == payloads(net.path("host1"), "news") == [1])
+        net.station("host1", links=[{"hub": "hub", "subscribe": ["news"]}])
+        wait_for(lambda: hub.links()[0].channels == host1.links()[0].channels == ["news"])
+        hub.publish("alerts", 2)
+        hub.publish("news", 2)
+        wait_for(lambda: payloads(net.path("host1"), "news") == [1, 2])
+        assert payloads(net.path("host1"), "alerts") == [1]
+        net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts", "news"]}])
+        wait_for(lambda: payloads(net.path("host1"), "alerts") == [1, 2])
+        assert host1.links()[0].reconnects == 0
+    assert [audited(net.path(name), "link-parked") for name in ("hub", "host1")] == [[], []]
+
+
 def test_a_channel_that_the_hub_does_not_make_goes_on_when_somebody_makes_it(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], storage={"auto_create": False})
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])

@@ -154,6 +154,24 @@ def test_on_a_slow_line_it_is_packed(net: Net) -> None:
     assert carried(net, ALIKE * 4, "auto", rate=2_000_000) < 0.8
 
 
+def test_a_message_that_takes_longer_than_three_heartbeats_arrives(net: Net, changing: Changing) -> None:
+    changing(hub={"heartbeat_s": 0.4}, host1={"heartbeat_s": 0.4})
+    proxy = Proxy(net.port("hub"), rate=250_000)
+    link = {"hub": f"localhost:{proxy.port}", "publish": ["alerts"], "subscribe": ["news"], "compress": "never"}
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "subscribe": ["news"]}])
+    net.station("host1", links=[link])
+    long = "".join(NOISE)
+    try:
+        with net.open("hub") as hub, net.open("host1") as host1:
+            wait_for(lambda: up(host1, "hub"))
+            host1.publish("alerts", long)
+            hub.publish("news", long)
+            wait_for(lambda: len(lines(net.path("hub"), "alerts")) == len(lines(net.path("host1"), "news")) == 1)
+            assert [link.reconnects for link in host1.links()] == [0]
+    finally:
+        proxy.close()
+
+
 def test_packing_that_is_asked_for_while_a_link_is_up_begins_then(net: Net) -> None:
     proxy = Proxy(net.port("hub"))
     link = {"hub": f"localhost:{proxy.port}", "publish": ["alerts"], "compress": "never"}

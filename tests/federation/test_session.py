@@ -7,6 +7,7 @@ import pytest
 from heliograph.errors import Busy, MessageTooLarge, ProtocolError
 from heliograph.federation import events, frames
 from heliograph.federation.frames import Wanted
+from heliograph.federation.packing import pack
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Session
 from heliograph.limits import LINK_CALLS_MAX, LINK_HANDSHAKE_S, LINK_REFUSED_MAX, READ_LINK_BYTES
@@ -657,6 +658,16 @@ def test_what_unpacks_to_nonsense_ends_the_session() -> None:
     (closed,) = pair.hub.fail(caught.value)
     assert isinstance(closed, events.Closed)
     assert closed.code == "protocol"
+
+
+def test_what_unpacks_to_more_than_a_frame_holds_is_not_unpacked() -> None:
+    pair = Pair().flow()
+    pair.stream()
+    bomb = b"\n" * (pair.hub._frame_bytes + 1)
+    batch = frames.Batch(stream=1, partition=0, first=0, count=1, size=len(bomb), packed=True)
+    (closed,) = tell(pair.hub, batch, pack(bomb))
+    assert isinstance(closed, events.Closed)
+    assert (closed.code, "larger than" in closed.reason) == ("protocol", True)
 
 
 def test_calls_for_a_stream_that_is_gone_do_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -317,6 +318,20 @@ def test_an_audit_that_cannot_be_written_is_counted_and_stops_nothing(tmp_path: 
     one.write("kept")
     assert one.failed == 2
     assert json.loads((tmp_path / "data" / "audit" / "audit.jsonl").read_text())["event"] == "kept"
+
+
+def test_a_record_stands_by_itself_though_the_disk_had_no_room_for_all_of_the_one_before(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    (tmp_path / "data").mkdir()
+    one = Audit(tmp_path / "data", disk, SYSTEM_CLOCK, max_bytes=1000, max_files=3)
+    one.write("first")
+    disk.fail("write", short=10)
+    disk.fail("write", errno.ENOSPC, at=2)
+    one.write("half")
+    disk.heal()
+    one.write("kept")
+    first, half, kept = (tmp_path / "data" / "audit" / "audit.jsonl").read_text().splitlines()
+    assert (json.loads(first)["event"], len(half), json.loads(kept)["event"], one.failed) == ("first", 10, "kept", 1)
 
 
 def test_the_segment_of_an_offset_is_found_among_strays(tmp_path: Path) -> None:

@@ -958,3 +958,16 @@ def test_a_handler_may_close_its_station(opened: Opener) -> None:
                 eventually(lambda later=later: 4 in later)
             assert (seen, sorted(later)[-2:]) == ([0, 1, 2, 3], [3, 4])
             assert options.get("queue") or later == [3, 4]
+
+
+def test_who_waits_for_room_hears_of_it_though_a_worker_died_meanwhile(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = filled(station, 0)._desk
+    told: list[bool] = []
+    freed = iter([True, False])  # it was acknowledged the first time; then a dead worker's leases are taken
+    monkeypatch.setattr(Ledger, "_settle", lambda *_: ([], next(freed)))
+    monkeypatch.setattr(desk, "look_after_others", lambda: True)
+    monkeypatch.setattr(desk, "tell", lambda: told.append(True))
+    assert not desk.exchange(1).found
+    assert told

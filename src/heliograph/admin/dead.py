@@ -84,6 +84,15 @@ class _Journal(msgspec.Struct, frozen=True):
     start: int = 0  # of the one partition, as version 0.1 wrote it
 
 
+class _Refused:
+    """What a peer refused and is to be sent once more, and the letters that say so."""
+
+    def __init__(self, known: bool) -> None:
+        self.known = known  # whether it was ever sent something
+        self.messages = SeenSet()
+        self.letters: list[int] = []
+
+
 class _Copy(NamedTuple):
     """A letter and the body of its copy."""
 
@@ -134,7 +143,7 @@ class _Replay:
         self._dead = channel + DEAD_LETTER
         self._journal = station.path / "dead" / f"{channel}.replay.json"
         self.report = ReplayReport(channel=channel, dry_run=dry_run)
-        self._resent: list[int] = []
+        self._peers: dict[str, _Refused] = {}
 
     def run(self, where: Where | None, offsets: Collection[int] | None, progress: Progress | None) -> ReplayReport:
         report = self.report
@@ -154,10 +163,8 @@ class _Replay:
             if progress is not None:
                 progress(min(letter.offset + 1 - first, total), total)
         self._carry_out(group)
-        if self._resent and not report.dry_run:
-            self._engine.redact(self._dead, 0, self._resent)
-            report.removed += len(self._resent)
         if not report.dry_run:
+            self._send_again()
             _forget(self._journal, self._station)
             drop_empty_segments(self._station, self._dead)
         return report
@@ -171,14 +178,25 @@ class _Replay:
         identity = next(iter(identities_of(line)), None)
         if found is None or found.raw != line or identity is None:
             return False
-        if not self.report.dry_run:
-            wanted = SeenSet()
-            wanted.add(*identity[:3], identity[2] + 1)
-            if not again.ask(self._station, letter.peer, self._channel, wanted):
-                return False
-            self._resent.append(letter.offset)
-        self.report.replayed += 1
-        return True
+        if letter.peer not in self._peers:
+            self._peers[letter.peer] = _Refused(again.possible(self._station, letter.peer, self._channel))
+        refused = self._peers[letter.peer]
+        if refused.known:
+            refused.messages.add(*identity[:3], identity[2] + 1)
+            refused.letters.append(letter.offset)
+            self.report.replayed += 1
+        return refused.known
+
+    def _send_again(self) -> None:
+        """Ask for all at once: what is refused again meanwhile would be asked for again with the next."""
+        for peer, refused in self._peers.items():
+            if not refused.letters:
+                continue
+            if again.ask(self._station, peer, self._channel, refused.messages):
+                self._engine.redact(self._dead, 0, refused.letters)
+                self.report.removed += len(refused.letters)
+            else:  # it was forgotten meanwhile
+                self.report.replayed -= len(refused.letters)
 
     def _span(self) -> tuple[int, int]:
         with contextlib.suppress(NotFound):

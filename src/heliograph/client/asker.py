@@ -57,8 +57,9 @@ class Asker:
             until = self._loop.time() + given_s
             line = await self._keeper.line(until)
             try:
-                async with asyncio.timeout_at(until + slow_s), self.turn(name):
-                    return await line.ask(name, head, kind, lines)
+                async with asyncio.timeout_at(until + slow_s) as limit, self.turn(name):
+                    with line.patient(limit):
+                        return await line.ask(name, head, kind, lines)
             except Lost as lost:
                 losses += 1
                 self.check_again(losses, lost, None if patience_s is not None else began + given_s + slow_s)
@@ -97,7 +98,7 @@ class Asker:
             asked_at = now if asked_at is None else asked_at
             try:
                 async with asyncio.timeout_at(until + REPLY_GRACE_S), self._long:
-                    left_s = max(0.001, until - self._loop.time())
+                    left_s = max(0.001, round(until - self._loop.time(), 3))  # who is told of it reads it
                     head = Request(channel=channel, timeout_s=left_s, again_s=again_s)
                     return await connection.ask(REQUEST, head, Replied, line)
             except Lost:

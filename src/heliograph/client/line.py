@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ import picows
 from heliograph.errors import HeliographError, NotFound, ProtocolError
 from heliograph.federation import asking, events
 from heliograph.federation.fragments import Fragments
+from heliograph.federation.moving import Moving
 from heliograph.federation.questions import Lost, Questions
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours, Session
@@ -24,6 +26,7 @@ class Line(picows.WSListener):
     """From the first byte to the last."""
 
     _transport: picows.WSTransport
+    _moving: Moving
 
     def __init__(self, ours: Ours, tls: TlsFiles, called: Callable[[Line, events.Called], None]) -> None:
         super().__init__()
@@ -42,7 +45,8 @@ class Line(picows.WSListener):
         self.up = asyncio.Event()
         """It works, or is over."""
         self.over = asyncio.Event()
-        self.began = self._loop.time()
+        self.began = self._framed_at = self._loop.time()
+        self._limits: set[asyncio.Timeout] = set()
 
     # -- the socket -----------------------------------------------------------------------------------------------
 
@@ -57,10 +61,12 @@ class Line(picows.WSListener):
             return
         self._session = Session(self._ours, Rules(self.peer.name), clock=self._loop.time)
         self._questions = Questions(self._session.calls, self._flush)
+        self._moving = Moving(transport.underlying_transport)
         self._tick()
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
         """Something arrived."""
+        self._framed_at = self._loop.time()
         if self._session is None or self.over.is_set():
             return
         if frame.msg_type == picows.WSMsgType.CLOSE:
@@ -111,9 +117,20 @@ class Line(picows.WSListener):
             return
         if self._ticking is not None:
             self._ticking.cancel()
+        still_s, often_s = self._moving.still_s(), self._session.heartbeat.interval_s
+        self._session.heard(still_s)
+        if still_s < often_s < self._loop.time() - self._framed_at:
+            self._put_off(2 * often_s)
         self._step(self._session.tick())
         pause = max(0.05, self._session.deadline() - self._loop.time())
-        self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)
+        self._ticking = self._loop.call_later(min(pause, often_s), self._tick)
+
+    def _put_off(self, seconds: float) -> None:
+        """A frame is on its way, a large one on a slow line: whoever waits for an answer waits for it."""
+        for limit in self._limits:
+            until = limit.when()
+            if until is not None and not limit.expired():
+                limit.reschedule(max(until, self._loop.time() + seconds))
 
     def _end(self, event: events.Closed) -> None:
         if self.over.is_set():
@@ -144,6 +161,15 @@ class Line(picows.WSListener):
         if not self.working or self._questions is None:
             raise Lost("the connection is over")
         return await self._questions.ask(name, head, kind, lines)
+
+    @contextlib.contextmanager
+    def patient(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Put a limit off as long as a frame is on its way: on a slow line a large answer takes its time."""
+        self._limits.add(limit)
+        try:
+            yield
+        finally:
+            self._limits.discard(limit)
 
     def reply(self, call: int, head: msgspec.Struct) -> None:
         """Answer what the hub asked, if it is still there."""

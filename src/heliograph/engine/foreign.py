@@ -285,8 +285,7 @@ def _read_one(channel: str, line: bytes) -> Batch | None:
     if not tail[1].isascii() or station_of(origin := tail[1].decode()) is None:
         return None
     first = int(tail[3])
-    run = Run(origin, int(tail[2]), first, first + 1, 0)
-    return Batch(line, 1, [run], made_us, made_us, [envelope])
+    return Batch(line, 1, [Run(origin, int(tail[2]), first, first + 1, 0)], made_us, made_us, [envelope])
 
 
 def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:

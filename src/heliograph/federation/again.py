@@ -28,18 +28,26 @@ TAKEN: Final = ".taken"
 Asked: TypeAlias = dict[Path, list[str]]
 
 
+def possible(station: Station, peer: str, channel: str) -> bool:
+    """Whether a peer was ever sent something of a channel."""
+    return bool(_known(station, peer, channel))
+
+
 def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
     """Have messages sent to a peer once more. False if it was never sent anything of that channel."""
-    disk, asked = station.engine.disk, False
-    for kind in peerfile.KINDS:
-        directory = peerfile.directory_of(station.path, kind, peer)
-        if peerfile.load(directory, channel, disk) is not None:
-            both = wanted.union(load(directory, channel, disk))
-            disk.replace_file(directory / (check_name(channel) + SUFFIX), msgspec.json.encode(both.to_json()))
-            asked = True
-    if asked:
+    disk, known = station.engine.disk, _known(station, peer, channel)
+    for directory in known:
+        both = wanted.union(load(directory, channel, disk))
+        disk.replace_file(directory / (check_name(channel) + SUFFIX), msgspec.json.encode(both.to_json()))
+    if known:
         station.engine.channel_news.tell()  # whoever runs the links looks around
-    return asked
+    return bool(known)
+
+
+def _known(station: Station, peer: str, channel: str) -> list[Path]:
+    """Where something is remembered of a peer and a channel, whoever dials whom."""
+    found = [peerfile.directory_of(station.path, kind, peer) for kind in peerfile.KINDS]
+    return [directory for directory in found if peerfile.load(directory, channel, station.engine.disk) is not None]
 
 
 def load(directory: Path, channel: str, disk: Disk, suffix: str = SUFFIX) -> SeenSet:

@@ -21,6 +21,7 @@ from heliograph.federation.alarms import Alarms
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted, Welcome
 from heliograph.federation.incoming import Storer
+from heliograph.federation.moving import Moving
 from heliograph.federation.outgoing import SOCKET_BYTES_MAX, Sender
 from heliograph.federation.owner import Owner
 from heliograph.federation.peerfile import directory_of
@@ -96,7 +97,7 @@ class Conversation(picows.WSListener):
             self._close(events.Closed(code="refused", reason=str(error), refusal="certificate"))
             return
         self.peer = terms.peer
-        self._fragments = Fragments(terms.ours.frame_bytes)
+        self._fragments, self._moving = Fragments(terms.ours.frame_bytes), Moving(under)
         self.session = Session(terms.ours, terms.rules, clock=self._loop.time)
         directory = directory_of(self.shared.station.path, terms.kind, terms.peer.name)
         self.sender = Sender(self, directory, terms.compress)
@@ -260,8 +261,7 @@ class Conversation(picows.WSListener):
     def want(self, wants: tuple[Wanted, ...]) -> None:
         """Ask for other channels from now on."""
         if self.peer is not None and not self.over.is_set():
-            self.session.want(wants)
-            self.flush()
+            self._step(self.session.want(wants))
 
     # -- alarms, time and the end ---------------------------------------------------------------------------------
 
@@ -289,9 +289,10 @@ class Conversation(picows.WSListener):
             return
         if self._ticking is not None:
             self._ticking.cancel()
+        self.session.heard(self._moving.still_s())
         self._step(self.session.tick())
         pause = max(0.05, self.session.deadline() - self._loop.time())
-        self._ticking = self._loop.call_later(min(pause, 60.0), self._tick)
+        self._ticking = self._loop.call_later(min(pause, self.session.heartbeat.interval_s), self._tick)
 
     def refuse(self, code: str, message: str) -> None:
         """Tell the other side why it may not stay."""

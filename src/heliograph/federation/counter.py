@@ -176,6 +176,9 @@ class Counter:
         page = _Reading(self._station, channel, min(ask.bytes, bytes_max), bytes_max)
         named = {place.partition for place in ask.places}
         places = [self._fit(ask, place, page) for place in ask.places if place.partition < count]
+        for place in ask.places:
+            if place.partition >= count and place.offset:  # of a life with more of them: should it come, it begins anew
+                page.begin(place.partition, 0)
         if ask.others:
             places += [(number, 0) for number in range(count) if number not in named]
         for number, offset in places:

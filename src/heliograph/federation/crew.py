@@ -206,8 +206,7 @@ class Crew:
     def _check(self, ask: Work) -> None:
         check_name(ask.channel)
         check_name(ask.name, "subscription")
-        rules = self._conversation.storer.rules
-        why = rules.subscribing(ask.channel) or (rules.answering(ask.channel) if ask.answers else "")
+        why = self._why_not(ask)
         if why:
             raise NotAllowed(why)
         if ask.number in self._members:
@@ -217,13 +216,17 @@ class Crew:
         if sum(member.concurrency for member in self._members.values()) + ask.concurrency > LINK_WORKERS_MAX:
             raise Busy(f"a client handles at most {LINK_WORKERS_MAX} messages at once; connect once more for others")
 
+    def _why_not(self, ask: Work) -> str:
+        """What the rules of now have against a worker."""
+        rules = self._conversation.storer.rules
+        return rules.subscribing(ask.channel) or (rules.answering(ask.channel) if ask.answers else "")
+
     def _subscribe(self, ask: Work) -> Subscription:
         """In a thread: it touches the disk."""
         check_room(self._station.engine, ask.channel, ask.name)
-        storer = self._conversation.storer
 
         def why_not() -> str:
-            return storer.rules.subscribing(ask.channel)
+            return self._why_not(ask)
 
         handler: _Elsewhere
         if ask.answers:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from heliograph.errors import Busy, HeliographError, NotFound, StationClosed, StorageError
+from heliograph.errors import Busy, HeliographError, MessageTooLarge, NotFound, StationClosed, StorageError
 from heliograph.federation import asking, errands
 from heliograph.federation.asking import CHANNELS, FIND, PUBLISH, READ, WAIT_S
 from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Commit, Stage
@@ -257,7 +257,10 @@ class Desk:
         except OSError as error:
             self._fail(call, StorageError(f"the hub's disk: {error.strerror or error}"))
         else:
-            self._say(lambda: self._line.session.calls.reply(call, body))
+            try:
+                self._say(lambda: self._line.session.calls.reply(call, body))
+            except MessageTooLarge as error:  # a reply that another station takes, and this client does not
+                self._fail(call, error)
 
     def _fail(self, call: int, error: HeliographError) -> None:
         self._say(lambda: self._line.session.calls.fail(call, asking.name_of(error), str(error)))

@@ -270,12 +270,14 @@ def decode(frame: Buffer, limit: int) -> tuple[Header, memoryview]:
         header: Header = decoder(view[_PREFIX.size : _PREFIX.size + length])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"the header of a {KINDS[kind].__name__.upper()} is not valid: {error}") from None
-    _check_body(header, body)
+    _check_body(header, body, limit)
     return header, body
 
 
-def _check_body(header: Header, body: memoryview) -> None:
+def _check_body(header: Header, body: memoryview, limit: int) -> None:
     if isinstance(header, Batch):
+        if header.size > limit:  # a few packed bytes may be any number of them
+            raise ProtocolError(f"a BATCH of {header.size} bytes is larger than {limit}, which was agreed on")
         if header.size < header.count or (len(body) != header.size and not header.packed):
             raise ProtocolError(f"a BATCH of {header.size} bytes in {header.count} lines has a body of {len(body)}")
         if not len(body) or not (header.packed or body[-1] == 0x0A):

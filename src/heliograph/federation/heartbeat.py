@@ -32,9 +32,9 @@ class Heartbeat:
         self.round_trip_s = 0.0
         """How long the last PING took to come back; 0 before the first."""
 
-    def heard(self) -> None:
-        """Something arrived."""
-        self._heard = self._clock()
+    def heard(self, ago_s: float = 0.0) -> None:
+        """Something arrived, now or a while ago."""
+        self._heard = max(self._heard, self._clock() - ago_s)
 
     @property
     def silent_s(self) -> float:

@@ -174,9 +174,10 @@ class _Stack:
         piece = split(data)
         if piece.count != arrived.count or len(piece.data) != len(data):
             raise ProtocolError(f"a BATCH of {arrived.count} lines has another number of them")
+        there = piece.without_blanks()
         self._batches.append((arrived.first, piece))
-        self.pieces.append(piece.without_blanks())
-        self.count += arrived.count
+        self.pieces.append(there)
+        self.count += there.count  # messages: of those that were left out there is nothing to be paid
         self.size += arrived.size
         self.next = arrived.next
 

@@ -202,8 +202,8 @@ class Link:
     def _tell(self, conversation: Conversation) -> None:
         """Go by the rules that there are now."""
         before, self._told = self._told, self.rules
+        conversation.want(self._wants())  # first: what is not asked for any more is not to be parked
         conversation.allow(self._rules(), self._push(), _UNLIMITED)
-        conversation.want(self._wants())
         if self.rules.compress != before.compress:
             conversation.sender.compress(self.rules.compress)
 

@@ -204,12 +204,22 @@ class Pulling:
             answer = self._loop.run_in_executor(bench.thread, bench.receive, ask, room)
         except RuntimeError:  # it left in this moment
             raise NotFound(f"this connection has no queue {ask.number} any more") from None
+        await self._settled(answer)
         try:
-            return await answer
+            return answer.result()
         except StationClosed:
             if not bench.over:
                 raise
             raise NotFound(f"this connection has no queue {ask.number} any more") from None
+
+    async def _settled(self, answer: asyncio.Future[Any]) -> None:
+        """Wait for an answer. If the connection ends first nobody does: all that its worker has is free after that."""
+        over = self._loop.create_task(self._conversation.over.wait())
+        await asyncio.wait({answer, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if not answer.done():
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise StationClosed("the connection is over")
 
     async def settle(self, ask: Settle) -> None:
         """Acknowledge, give back, extend."""

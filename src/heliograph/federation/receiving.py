@@ -16,7 +16,7 @@ from heliograph.errors import ProtocolError
 from heliograph.federation import frames
 from heliograph.federation.events import Arrived, Denied, Ended, Event, Gapped, Opened
 from heliograph.federation.resume import Ends, ends_from, fitting, fitting_ends
-from heliograph.federation.rules import Rules
+from heliograph.federation.rules import Names, Rules
 from heliograph.federation.sending import Say, charge
 from heliograph.limits import (
     LINK_REASON_CHARS_MAX,
@@ -139,6 +139,13 @@ class Receiving:
         for channel in [channel for channel in self.parked if not rules.publishing(channel)]:
             self.unpark(channel)
         return events
+
+    def let_go(self, wanted: Names) -> list[Event]:
+        """Take no more of what this side does not want any more: the other side was told, and shuts it."""
+        unwanted = [found for found in self._streams.values() if found.channel not in wanted]
+        for found in unwanted:
+            self._forget(found)
+        return [Ended(stream=found.number, channel=found.channel, reason="not wanted any more") for found in unwanted]
 
     @property
     def channels(self) -> Mapping[str, int]:

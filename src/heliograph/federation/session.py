@@ -125,9 +125,9 @@ class Session:
         except ProtocolError as error:
             return self.fail(error)
 
-    def heard(self) -> None:
-        """Bytes arrived that are no whole frame yet: on a slow line a large one takes longer than three heartbeats."""
-        self.heartbeat.heard()
+    def heard(self, ago_s: float = 0.0) -> None:
+        """Bytes moved that are no whole frame yet: on a slow line a large one takes longer than three heartbeats."""
+        self.heartbeat.heard(ago_s)
 
     def tick(self) -> list[Event]:
         """Time passed: call it at ``deadline`` at the latest."""
@@ -203,12 +203,13 @@ class Session:
         self._let_go("not allowed any more, or not wanted")
         return [*found, Wanting()]
 
-    def want(self, wants: Sequence[Wanted]) -> None:
-        """Ask for other channels from now on."""
+    def want(self, wants: Sequence[Wanted]) -> list[Event]:
+        """Ask for other channels from now on, and take no others."""
         self._wants = tuple(wants)
         self._unserved = {}
         if self.established:
             self._say(frames.Want(subscribe=list(self._wants)), b"")
+        return self.receiving.let_go(Names([one.channels for one in self._wants]))
 
     def offers(self, channel: str) -> str | None:
         """Where a stream of this channel begins for a new peer; None if it is not to be sent at all."""

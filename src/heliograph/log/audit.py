@@ -54,9 +54,11 @@ class Audit:
 
     def _append(self, line: bytes) -> None:
         self._directory.mkdir(exist_ok=True)
-        fd = self._disk.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        fd = self._disk.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            self._disk.write_all(fd, line)
+            end = self._disk.lseek(fd, 0, os.SEEK_END)
+            half = end > 0 and self._disk.read_range(fd, 1, end - 1) != b"\n"  # a record that the disk had no room for
+            self._disk.write_all(fd, b"\n" + line if half else line)
             large = self._disk.lseek(fd, 0, os.SEEK_END) >= self._max_bytes
         finally:
             self._disk.close(fd)

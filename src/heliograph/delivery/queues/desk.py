@@ -152,7 +152,8 @@ class Desk:
         given = self.ledger.exchange(self.worker, wanted, self.settings, done, returned)
         if wanted and not given.leases and self.look_after_others():
             again = self.ledger.exchange(self.worker, wanted, self.settings)
-            given = again._replace(lost=given.lost, gaps=[*given.gaps, *again.gaps])
+            freed = given.freed or again.freed
+            given = again._replace(lost=given.lost, gaps=[*given.gaps, *again.gaps], freed=freed)
         return given
 
     def _time_to_look(self) -> bool:
