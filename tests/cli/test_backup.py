@@ -38,7 +38,7 @@ def test_check_tells_a_whole_backup_from_a_damaged_one(helio: Helio, station: hg
     station.publish_many("numbers", range(100))
     helio("backup", copy)
     assert "is whole" in helio("backup", copy, "--check").stdout
-    log = next(copy.rglob("*.jsonl"))
+    log = next((copy / "channels" / "numbers").rglob("*.jsonl"))
     log.write_bytes(log.read_bytes().replace(b'"data":7', b'"data":8', 1))
     result = helio("backup", copy, "--check", "--json")
     assert result.exit_code == 1

@@ -219,7 +219,7 @@ BAD: dict[str, bytes] = {
     "time without zone": sealed(line(1)[:-18].replace(b'Z","channel', b'","channel')),
     "time before 1970": sealed(line(1)[:-18].replace(b"2026-11-15T", b"1926-11-15T")),
     "key a number": sealed(line(1)[:-18].replace(b'"data":1', b'"partitionkey":7,"data":1')),
-    "too deep": sealed(line(1)[:-18].replace(b'"data":1', b'"data":' + b"[" * 5000 + b"]" * 5000)),
+    "too deep": sealed(line(1)[:-18].replace(b'"data":1', b'"data":' + b"[" * 20_000 + b"]" * 20_000)),
     "too large": line(1, data=b'"%b"' % (b"x" * 100_000)),
     "json array": sealed(b'["a"')[:-1] + b"]",
 }
