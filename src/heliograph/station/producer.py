@@ -104,22 +104,41 @@ class Producer:
         """Publish one message under the next number, or under ``seq``: a number that is stored already is not stored
         again (the receipt says ``duplicate``), one beyond the next raises OutOfSequence.
         """
-        return self._in_one_life(
-            channel, lambda: self._publish(channel, data, seq, type, key, headers, correlation_id, subject, id)
-        )
+        with self._lock:
+            known = self._known.get(channel) if seq is None else None
+            if known is not None and headers is None and correlation_id is None and subject is None and id is None:
+                receipt = self._publish_next(known, channel, data, type, key)
+                if receipt is not None:
+                    return receipt
+            return self._in_one_life(
+                channel, lambda: self._publish(channel, data, seq, type, key, headers, correlation_id, subject, id)
+            )
+
+    def _publish_next(
+        self, known: _Known, channel: str, data: Any, type_name: str | None, key: str | None
+    ) -> Receipt | None:
+        """Publish what is plain, in as few steps as possible; None if it has to go the general way."""
+        try:  # whether it may publish is asked under the append lock anyhow
+            own = b'%b%d"' % (self._begin, known.last + 1)
+            receipt = self._publisher.publish_plain(channel, data, type_name, key, own, known.guard)
+        except _NewLife:
+            return None
+        except BaseException:
+            self._doubt(channel)
+            raise
+        if receipt is not None:
+            known.last += 1
+            known.latest = receipt
+        return receipt
 
     def _publish(
         self, channel: str, data: Any, seq: int | None, type_name: str | None, key: str | None,
         headers: Mapping[str, HeaderValue] | None, correlation_id: str | None, subject: str | None, id: str | None,
     ) -> Receipt:  # fmt: skip
-        known = self._known.get(channel) if seq is None else None
-        if known is not None:  # whether it may publish is asked under the lock anyhow
-            number = known.last + 1
-        else:
-            known = self._stored(channel)
-            number = self._checked(known.last, channel, seq)
-            if number <= known.last:
-                return _duplicate(known, channel, number)
+        known = self._stored(channel)
+        number = self._checked(known.last, channel, seq)
+        if number <= known.last:
+            return _duplicate(known, channel, number)
         own = b'%b%d"' % (self._begin, number)
         receipt: Receipt | None = None
         if headers is None and correlation_id is None and subject is None and id is None:
@@ -146,9 +165,10 @@ class Producer:
     ) -> list[Receipt]:
         """Publish a batch under the next numbers, or from ``seq`` on; those that are stored already are left out."""
         batch = batch_of(payloads)
-        return self._in_one_life(
-            channel, lambda: self._publish_many(channel, batch, seq, type, key, headers, correlation_id)
-        )
+        with self._lock:
+            return self._in_one_life(
+                channel, lambda: self._publish_many(channel, batch, seq, type, key, headers, correlation_id)
+            )
 
     def _publish_many(
         self, channel: str, batch: list[Any], seq: int | None, type_name: str | None, key: str | None,
@@ -188,7 +208,8 @@ class Producer:
         A body is an envelope without its closing brace. ``times_us`` are the smallest and the largest event time.
         Batches for several partitions come one after the other: numbers have no holes.
         """
-        return self._in_one_life(channel, lambda: self._publish_encoded(channel, partition, bodies, seq, times_us))
+        with self._lock:
+            return self._in_one_life(channel, lambda: self._publish_encoded(channel, partition, bodies, seq, times_us))
 
     def _publish_encoded(
         self, channel: str, partition: int, bodies: Packed, seq: int, times_us: tuple[int, int]
@@ -215,15 +236,14 @@ class Producer:
 
     def _in_one_life(self, channel: str, action: Callable[[], _T]) -> _T:
         """Publish; once more if the channel was deleted and made anew, where other numbers are stored, or none."""
-        with self._lock:
-            for _ in range(_TRIES):
-                try:
-                    return action()
-                except _NewLife:
-                    self._known.pop(channel, None)
-                except BaseException:  # after an append that failed in the middle only the log knows what is stored
-                    self._known.pop(channel, None)
-                    raise
+        for _ in range(_TRIES):
+            try:
+                return action()
+            except _NewLife:
+                self._doubt(channel)
+            except BaseException:
+                self._doubt(channel)
+                raise
         raise Busy(f"channel '{channel}' is being deleted and made again all the time; try again")
 
     def _stored(self, channel: str) -> _Known:
@@ -291,6 +311,10 @@ class Producer:
         partition = next(iter(places))
         first = self._append(channel, partition, ticket, known)
         return [Receipt(one, channel, partition, first + at) for at, one in enumerate(ids)]
+
+    def _doubt(self, channel: str) -> None:
+        """After an append that failed in the middle only the log knows what is stored: ask it again."""
+        self._known.pop(channel, None)
 
     # -- life -------------------------------------------------------------------------------------------------
 
