@@ -157,6 +157,22 @@ def test_a_line_that_was_half_blanked_when_the_power_failed_is_blanked_whole(
     check(opened(), root, secret)
 
 
+def test_a_damaged_line_is_blanked_where_it_lies_and_not_where_its_bytes_occur_before(
+    opened: Opener, root: Path
+) -> None:
+    with opened() as station:
+        for data in ("z" * 1000, "damaged", "after"):
+            station.publish(CHANNEL, data)
+        path = root / "channels" / CHANNEL / "0" / f"{0:020d}.jsonl"
+        first, second, *_ = path.read_bytes().split(b"\n")
+        with path.open("r+b") as file:
+            file.seek(len(first) + 1)
+            file.write(b"z" * len(second))
+        station.engine.redact(CHANNEL, 0, [1])
+        assert [message.data for message in station.read(CHANNEL)] == ["z" * 1000, "after"]
+        assert path.read_bytes().split(b"\n")[1].strip() == b""
+
+
 def test_what_an_interrupted_compression_left_does_not_keep_the_bytes(opened: Opener, root: Path) -> None:
     station, secret = prepared(opened, root, "sealed")
     data = (partition(root) / f"{0:020d}.jsonl").read_bytes()
