@@ -11,6 +11,7 @@ import heliograph as hg
 from tests.faults import FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import checked_log, eventually
+from tests.spread import put
 
 
 @pytest.mark.parametrize("durability", ["always", "interval"])
@@ -94,3 +95,20 @@ def test_a_cursor_outlives_its_partition_s_files(opened: Opener) -> None:
             station.publish(f"c{number}", 1)
         got += [message.data["n"] for message in reading]
         assert got == list(range(100))
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_readers_and_workers_wait_for_more_partitions_than_may_be_open(opened: Opener, durability: str) -> None:
+    with opened(open_partitions_max=2, durability=durability) as station:
+        station.create_channel("readings", partitions=5)
+        with station.queue("readings", "work") as queue:
+            following = station.read("readings", follow=True)
+            for number in range(5):
+                later = threading.Timer(0.2, put, (station, "readings", number, number))
+                later.start()
+                assert next(following).data == number
+                [job] = queue.receive(wait_s=10)
+                assert job.message.data == number
+                job.ack()
+                assert queue.receive(wait_s=0.05) == []
+                later.join()

@@ -46,6 +46,13 @@ _SEVERAL: Final = 0
 _numbers: Final = itertools.count(1)
 
 
+def held_lock() -> _thread.LockType:
+    """A lock for one wait: held, so that whoever frees it ends the wait."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
 class News:
     """The news of one partition."""
 
@@ -107,8 +114,7 @@ class News:
     def arm(self, lock: _thread.LockType | None = None) -> _thread.LockType:
         """Begin to wait, alone or with the lock of a wait for others. The caller looks once more before it does."""
         if lock is None:
-            lock = _thread.allocate_lock()
-            lock.acquire()
+            lock = held_lock()
         self.waiting.append(lock)
         if self._head is not None:
             words, place, now = self._head.words, self._place, self._clock.monotonic_ns()
