@@ -37,6 +37,7 @@ def test_what_is_said_about_a_request_is_stored(helio: Helio, station: hg.Statio
 def test_errors_have_exit_codes(helio: Helio, station: hg.Station) -> None:
     assert "nobody replied" in one_line_error(helio("request", "prices", "x", "--timeout", "50ms"), 4)
     assert "timeout" in one_line_error(helio("request", "prices", "x", "--timeout", "0s"), 2)
+    assert "not a duration" in one_line_error(helio("request", "prices", "x", "--timeout", "soon"), 2)
     one_line_error(helio("request", "../x", "x"), 2)
     one_line_error(helio("request", "prices.*", "x"), 2)
     with station.reply("prices", lambda request: 1 / 0, retry=hg.Retry(max_retries=0)):

@@ -9,6 +9,7 @@ import click
 
 from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
+from heliograph.cli.durations import duration
 from heliograph.cli.exec import Exec
 from heliograph.cli.frame import command
 from heliograph.cli.hubs import hub_client, hub_options
@@ -17,7 +18,6 @@ from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.pub import header_option
 from heliograph.cli.signals import Stop
 from heliograph.cli.sub import follow
-from heliograph.config import units
 
 if TYPE_CHECKING:
     from heliograph.message import Message
@@ -34,7 +34,10 @@ helio request prices lamp --hub hub.example:7740  # asked there
 )
 @channel_argument
 @click.argument("message", required=False)
-@click.option("--timeout", default="10s", show_default=True, metavar="TIME", help="How long to wait for the reply.")
+@click.option(
+    "--timeout", default="10s", show_default=True, metavar="TIME", callback=duration,
+    help="How long to wait for the reply.",
+)  # fmt: skip
 @click.option(
     "--as", "mode", type=click.Choice(MODES), default="auto", show_default=True,
     help="What the input is; see 'helio pub --help'.",
@@ -49,7 +52,7 @@ def request(
     common: Common,
     channel: str,
     message: str | None,
-    timeout: str,
+    timeout: float,
     mode: str,
     type_name: str | None,
     key: str | None,
@@ -68,9 +71,8 @@ def request(
         assert message is not None
         raw = message.encode("utf-8", "surrogateescape")
     data = Reader(mode, common.warn).payload(raw)
-    wait_s = units.parse_duration(timeout, "s")
     with hub_client(common) or common.open(write=True) as station:
-        answer = station.request(channel, data, timeout=wait_s, type=type_name, key=key, headers=headers)
+        answer = station.request(channel, data, timeout=timeout, type=type_name, key=key, headers=headers)
         if shape is None and not common.json:
             messages.show_payload(answer.data)
         else:
