@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.log.head import Fields, Head
 from tests.faults import FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import checked_log, eventually
@@ -112,3 +113,23 @@ def test_readers_and_workers_wait_for_more_partitions_than_may_be_open(opened: O
                 job.ack()
                 assert queue.receive(wait_s=0.05) == []
                 later.join()
+
+
+def test_what_a_read_only_station_closes_for_room_while_it_is_read_is_opened_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        for name in ("one", "other"):
+            station.publish(name, 1)
+        with opened(read_only=True, open_partitions_max=1) as reading:
+            load, closed = Head.load, []
+
+            def load_late(head: Head) -> Fields:
+                if not closed:  # another thread needs the room
+                    closed.append(head)
+                    reading.engine.limit("other")
+                return load(head)
+
+            monkeypatch.setattr(Head, "load", load_late)
+            assert reading.engine.limit("one").next == 1
+            assert closed

@@ -46,7 +46,7 @@ class OpenPartition:
     @property
     def closed(self) -> bool:
         """Whether its files are closed, for room or with the engine."""
-        return isinstance(self.log, Partition) and self.log.closed
+        return self.log.closed
 
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
