@@ -9,6 +9,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.log.head import Fields, Head
+from heliograph.log.news import News
 from tests.faults import FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import checked_log, eventually
@@ -133,3 +134,27 @@ def test_what_a_read_only_station_closes_for_room_while_it_is_read_is_opened_aga
             monkeypatch.setattr(Head, "load", load_late)
             assert reading.engine.limit("one").next == 1
             assert closed
+
+
+@pytest.mark.parametrize("way", ["one", "batch"])
+def test_what_was_appended_is_not_appended_again_though_its_partition_is_closed_for_room_before_it_is_told(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    with opened(open_partitions_max=1, durability="os") as station:
+        station.publish("other", 0)
+        station.publish("one", 0)
+        tell, closed = News.tell, []
+
+        def tell_late(news: News) -> None:
+            if not closed:  # another thread needs the room
+                closed.append(news)
+                station.engine.limit("other")
+            tell(news)
+
+        monkeypatch.setattr(News, "tell", tell_late)
+        if way == "one":
+            assert station.publish("one", 1, headers={"the": "long way"}).offset == 1
+        else:
+            assert [receipt.offset for receipt in station.publish_many("one", [1])] == [1]
+        assert closed
+        assert [message.data for message in station.read("one")] == [0, 1]

@@ -75,11 +75,15 @@ class News:
         others = False
         if self._head is not None:
             words = self._head.words
-            if wanted := words[NEWS_WANTED]:
-                # First lowered, then told: the other way round the mark of a reader that woke and waits again is lost.
-                words[NEWS_WANTED] = 0
-                now = self._clock.monotonic_ns()
-                others = wanted > now and (self._others_wait(words, now) or wanted != self._until)
+            try:
+                if wanted := words[NEWS_WANTED]:
+                    # First lowered, then told: the other way round the mark of a reader that woke and waits again is
+                    # lost.
+                    words[NEWS_WANTED] = 0
+                    now = self._clock.monotonic_ns()
+                    others = wanted > now and (self._others_wait(words, now) or wanted != self._until)
+            except ValueError:  # closed for room in this moment: who waits is not known, and what was done is done
+                ring(self.path, self._disk)
         if self.waiting:
             self.wake()  # last, if possible: whoever is woken wants the interpreter
         if others:
