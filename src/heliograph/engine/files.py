@@ -69,6 +69,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
 _TRIES = 8
+_FINISH_S = 5.0
+"""How long a station that is closed waits for what other threads are publishing."""
+
 _engines: weakref.WeakSet[FilesEngine] = weakref.WeakSet()
 
 
@@ -791,6 +794,7 @@ class FilesEngine:
         """Sync and let go of everything. Safe to call again."""
         if self._closed or self._forked:
             return
+        self._open.finish(_FINISH_S)
         self._committers.close()
         if not self.read_only:
             self.relayed.close()

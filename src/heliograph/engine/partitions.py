@@ -61,6 +61,7 @@ class OpenPartitions:
         self._watcher = watcher
         self._count_max = min(count_max, _affordable())
         self._lock = threading.RLock()
+        self._finishing = False
 
     def all(self, channel: str | None = None) -> list[OpenPartition]:
         return [entry for (name, _), entry in list(self.known.items()) if channel is None or name == channel]
@@ -81,6 +82,8 @@ class OpenPartitions:
                     entry = self._open_files(channel, number)
                 except OSError as error:
                     raise explain(error, f"cannot open channel '{channel}'") from error
+                if self._finishing and entry.commit is not None:
+                    entry.commit.finish()
                 self.known[(channel, number)] = entry
             return entry
 
@@ -135,6 +138,19 @@ class OpenPartitions:
             del self.known[(channel, number)]
         self._watcher.unwatch(entry.log.place.directory / "news")
         entry.log.close()
+
+    def finish(self, wait_s: float) -> None:
+        """Take nothing more to publish, and wait for what was taken: before those stop who lead it to the disk."""
+        commits = []
+        with self._lock:
+            self._finishing = True
+            for entry in self.known.values():
+                if entry.commit is not None:
+                    entry.commit.finish()
+                    commits.append(entry.commit)
+        until = time.monotonic() + wait_s
+        for commit in commits:
+            commit.finished(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         with self._lock:
