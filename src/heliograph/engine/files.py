@@ -811,10 +811,12 @@ class FilesEngine:
         finally:
             self._closed = True
             self._keeper.close()
-            self._open.close()
-            self._watcher.close()
-            self.directory.close()
-            _engines.discard(self)
+            try:
+                self._open.close()
+            finally:
+                self._watcher.close()
+                self.directory.close()
+                _engines.discard(self)
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds. Once."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from heliograph.disk import explain
 from heliograph.engine.batches import SharedBatches
 from heliograph.engine.watch import Watcher
-from heliograph.errors import Busy
+from heliograph.errors import Busy, HeliographError
 from heliograph.log.commit import GroupCommit
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.partition import Partition
@@ -153,11 +153,20 @@ class OpenPartitions:
             commit.finished(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
+        """Close them all, though some may fail; what others appended until now is synced."""
         with self._lock:
             entries = list(self.known.values())
             self.known.clear()
+        errors: list[HeliographError] = []
         for entry in entries:
-            entry.log.close()
+            try:
+                entry.log.finish()
+            except ChannelGone:
+                continue  # deleted by another process: there is nothing left to sync
+            except HeliographError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds."""

@@ -109,4 +109,4 @@ class ReadOnlyLog:
         if self.head is not None:
             self.head.close()
 
-    abandon = close
+    abandon = finish = close
