@@ -666,6 +666,8 @@ class FilesEngine:
         from heliograph.log import redact
 
         self.check_writable()
+        # Who finishes a dead process's step looks whether its lines are there, and would write them once more.
+        self.steps.recover(concerns=lambda record: any(part.channel == name for part in record.parts))
         self.relayed.cover(name)
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
