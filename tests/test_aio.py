@@ -634,3 +634,50 @@ def test_async_handlers_of_a_queue_run_in_this_loop_and_are_extended(tmp_path: P
             assert loops == [asyncio.get_running_loop()] * 3
 
     run(story)
+
+
+def test_whoever_is_publishing_when_the_station_is_closed_hears_what_became_of_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = GatedDisk()
+        station = on(disk, tmp_path)
+        await station.publish("a", 0)
+        threaded, engine = station.sync_station.publish, station.sync_station.engine
+        disk.shut()
+        publishing = [asyncio.create_task(asyncio.to_thread(threaded, "a", 1))]
+        await eventually(disk.waiting.is_set)
+        for one in (station.publish("a", 2), asyncio.to_thread(threaded, "a", 3)):
+            before = engine.pending_bytes()
+            publishing.append(asyncio.create_task(one))
+            await eventually(lambda before=before: engine.pending_bytes() > before)
+        closing = asyncio.create_task(station.close())
+        await asyncio.sleep(0.1)
+        with pytest.raises(hg.StationClosed):
+            await asyncio.to_thread(threaded, "a", 4)
+        disk.gate.set()
+        assert [receipt.offset for receipt in await asyncio.gather(*publishing)] == [1, 2, 3]
+        await closing
+        with pytest.raises(hg.StationClosed):
+            await station.publish("a", 5)
+
+    run(story)
+    with hg.open(tmp_path) as station:
+        assert [message.data for message in station.read("a")] == [0, 1, 2, 3]
+
+
+def test_what_is_stored_is_acknowledged_though_its_channel_cannot_be_opened_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with hg.open_async(tmp_path, name="host1") as station:
+            await station.publish("a", 0)
+            engine = station.sync_station.engine
+
+            def refuse(*_: object) -> None:
+                raise hg.StorageError("too many open files")
+
+            monkeypatch.setattr(engine, "is_open", lambda *_: False)
+            monkeypatch.setattr(engine, "appender", refuse)
+            monkeypatch.setattr(engine, "writer", refuse)
+            assert (await station.publish("a", 1, headers={"the": "long way"})).offset == 1
+
+    run(story)

@@ -410,6 +410,15 @@ def key_attribute(key: object) -> bytes:
     return b',"partitionkey":' + _text("key", key, KEY_BYTES_MAX)
 
 
+def is_text(value: str) -> bool:
+    """Whether a text can be stored at all: an argument whose bytes are no UTF-8 has lone surrogates instead."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text(what: str, value: object, bytes_max: int) -> bytes:
     if not isinstance(value, str):
         raise InvalidMessage(f"{what} must be text, not {type(value).__name__}")

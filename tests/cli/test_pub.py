@@ -160,6 +160,11 @@ def test_rate_spreads_messages_over_time(helio: Helio, data: Path) -> None:
     assert (times[-1] - times[0]).total_seconds() >= 0.4
 
 
+def test_a_rate_without_limit_is_none(helio: Helio, data: Path) -> None:
+    assert helio("pub", "alerts", "hello", "--count", "20", "--rate", "inf").exit_code == 0
+    assert len(published(data, "alerts")) == 20
+
+
 def test_ctrl_c_while_waiting_for_lines_keeps_what_was_published(data: Path, spawn: type[Child]) -> None:
     child = spawn("pub", "logs", "--receipts")
     child.stdin.write("one\n")

@@ -78,8 +78,9 @@ def test_get_finds_a_message_by_its_id(helio: Helio, numbers: list[hg.Receipt]) 
     assert '"n": 4' in shown
 
 
-def test_get_of_an_unknown_id_is_exit_code_1(helio: Helio, numbers: list[hg.Receipt]) -> None:
-    result = helio("get", "0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55")
+@pytest.mark.parametrize("unknown", ["0193315c-7a5e-7c41-a0a4-2f7f6d1c9e55", "\udcff"])  # the latter: no UTF-8
+def test_get_of_an_unknown_id_is_exit_code_1(helio: Helio, numbers: list[hg.Receipt], unknown: str) -> None:
+    result = helio("get", unknown)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no message" in result.stderr
 

@@ -58,6 +58,8 @@ def test_bad_times_are_one_line(helio: Helio, options: list[str], complaint: str
 def test_cancel_takes_back_and_tells_what_it_did_not_find(helio: Helio) -> None:
     made = lines(helio("pub", "alerts", "1", "--delay", "1h", "--json"))[0]["id"]
     assert "nothing-like-it" in one_line_error(helio("schedule", "cancel", made, "nothing-like-it"), 3)
+    assert "not waiting" in one_line_error(helio("schedule", "cancel", "\udcff"), 3)  # an argument that is no UTF-8
+    assert "no message" in one_line_error(helio("schedule", "show", "\udcff"), 3)
     assert helio("schedule", "count").stdout == "0\n"
     assert "nothing waits" in helio("schedule", "list").stderr
 

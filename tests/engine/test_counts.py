@@ -387,3 +387,19 @@ def test_more_partitions_are_subscribed_than_may_be_open(root: Path, caplog: pyt
                 put(station, CHANNEL, number % 24, number)
             eventually(lambda: len(got) == 72)
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_channel_that_another_process_deleted_is_not_counted_as_it_was(station: Station, root: Path) -> None:
+    """Nor is one that it made anew with fewer partitions: publishing there needs no second try."""
+    station.create_channel(CHANNEL, partitions=4)
+    for number in range(4):
+        put(station, CHANNEL, number, [number])
+    assert station.engine.partition_count(CHANNEL) == 4
+    with hg.open(root) as other:
+        other.delete_channel(CHANNEL)
+        with pytest.raises(hg.NotFound):
+            station.engine.partition_count(CHANNEL)
+        other.create_channel(CHANNEL, partitions=2)
+        assert station.engine.partition_count(CHANNEL) == 2
+        for _ in range(4):
+            station.publish(CHANNEL, "anew", headers={"the": "long way"})

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
+from heliograph.log.head import Fields, Head
+from heliograph.log.news import News
 from tests.faults import FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import checked_log, eventually
+from tests.spread import put
 
 
 @pytest.mark.parametrize("durability", ["always", "interval"])
@@ -94,3 +97,64 @@ def test_a_cursor_outlives_its_partition_s_files(opened: Opener) -> None:
             station.publish(f"c{number}", 1)
         got += [message.data["n"] for message in reading]
         assert got == list(range(100))
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_readers_and_workers_wait_for_more_partitions_than_may_be_open(opened: Opener, durability: str) -> None:
+    with opened(open_partitions_max=2, durability=durability) as station:
+        station.create_channel("readings", partitions=5)
+        with station.queue("readings", "work") as queue:
+            following = station.read("readings", follow=True)
+            for number in range(5):
+                later = threading.Timer(0.2, put, (station, "readings", number, number))
+                later.start()
+                assert next(following).data == number
+                [job] = queue.receive(wait_s=10)
+                assert job.message.data == number
+                job.ack()
+                assert queue.receive(wait_s=0.05) == []
+                later.join()
+
+
+def test_what_a_read_only_station_closes_for_room_while_it_is_read_is_opened_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as station:
+        for name in ("one", "other"):
+            station.publish(name, 1)
+        with opened(read_only=True, open_partitions_max=1) as reading:
+            load, closed = Head.load, []
+
+            def load_late(head: Head) -> Fields:
+                if not closed:  # another thread needs the room
+                    closed.append(head)
+                    reading.engine.limit("other")
+                return load(head)
+
+            monkeypatch.setattr(Head, "load", load_late)
+            assert reading.engine.limit("one").next == 1
+            assert closed
+
+
+@pytest.mark.parametrize("way", ["one", "batch"])
+def test_what_was_appended_is_not_appended_again_though_its_partition_is_closed_for_room_before_it_is_told(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    with opened(open_partitions_max=1, durability="os") as station:
+        station.publish("other", 0)
+        station.publish("one", 0)
+        tell, closed = News.tell, []
+
+        def tell_late(news: News) -> None:
+            if not closed:  # another thread needs the room
+                closed.append(news)
+                station.engine.limit("other")
+            tell(news)
+
+        monkeypatch.setattr(News, "tell", tell_late)
+        if way == "one":
+            assert station.publish("one", 1, headers={"the": "long way"}).offset == 1
+        else:
+            assert [receipt.offset for receipt in station.publish_many("one", [1])] == [1]
+        assert closed
+        assert [message.data for message in station.read("one")] == [0, 1]

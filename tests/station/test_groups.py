@@ -292,3 +292,12 @@ def test_a_worker_whose_lease_is_gone_saves_nothing(station: Station, root: Path
         (root / "subscriptions" / CHANNEL / "sums" / "leases" / "0.lock").unlink()
         release.set()
     assert station.subscriptions()[0].offset == 0
+
+
+def test_what_is_no_workers_file_keeps_nobody_from_joining(station: Station, root: Path) -> None:
+    work(station).close()
+    for stray in ("stray", "stray.lock", "stray.json"):
+        (root / "subscriptions" / CHANNEL / "sums" / "members" / stray).mkdir()
+    with work(station) as alone:
+        assert alone.partitions == [0, 1, 2, 3]
+        assert [member.worker for member in station.groups(CHANNEL)[0].members] == [alone.worker]

@@ -310,6 +310,43 @@ def test_a_deleted_channel_begins_anew(opened: Opener) -> None:
             assert producer.publish(CHANNEL, 1, seq=1).offset == 0
 
 
+@pytest.mark.parametrize("durability", ["always", "interval"])
+@pytest.mark.parametrize("deleted_by", ["itself", "another"])
+def test_a_channel_that_is_deleted_under_a_producer_begins_anew(
+    opened: Opener, deleted_by: str, durability: str
+) -> None:
+    """It is not told that messages are stored which went with the channel."""
+    with opened(durability=durability) as station, opened() as other, station.producer("p") as producer:
+        deleting = station if deleted_by == "itself" else other
+        for number in (1, 2, 3):
+            producer.publish(CHANNEL, number, seq=number)
+        deleting.delete_channel(CHANNEL)
+        assert [producer.publish(CHANNEL, number, seq=number).duplicate for number in (1, 2)] == [False, False]
+        assert data_of(station) == [1, 2]
+        deleting.delete_channel(CHANNEL)
+        assert producer.last(CHANNEL) == 0
+        assert not any(receipt.duplicate for receipt in producer.publish_many(CHANNEL, [1, 2], seq=1))
+        deleting.delete_channel(CHANNEL)
+        with pytest.raises(hg.OutOfSequence, match="the next is 1, not 3"):
+            producer.publish(CHANNEL, 3, seq=3)
+
+
+@pytest.mark.parametrize("way", ["short", "long", "batch"])
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_numbers_begin_at_one_in_a_channel_that_was_made_anew(opened: Opener, way: str, durability: str) -> None:
+    """Else there would be a hole, and nobody would remember them when retention takes their lines."""
+    with opened(durability=durability) as station, opened() as other, station.producer("p") as producer:
+        for _ in range(2):
+            if way == "batch":
+                producer.publish_many(CHANNEL, [1, 2])
+            else:
+                for number in (1, 2):
+                    producer.publish(CHANNEL, number, headers={"way": "long"} if way == "long" else None)
+            assert [message.envelope["producerseq"] for message in other.read(CHANNEL)] == ["1/1", "1/2"]
+            assert [info.producer for info in station.producers(CHANNEL)] == ["p"]
+            other.delete_channel(CHANNEL)
+
+
 def test_closed_it_says_so_and_a_full_disk_is_no_reason_to_lose_count(opened: Opener) -> None:
     disk = FaultyDisk()
     with opened(disk=disk) as station:
@@ -455,7 +492,7 @@ def test_the_record_of_one_that_died_replaced_is_not_carried_out(
         station.trim()
         assert list((root / "atomic").iterdir()) == []
         assert data_of(station) == []
-        assert station.engine.producers.last(CHANNEL, new) == 0
+        assert station.engine.producers.last(CHANNEL, new).seq == 0
 
 
 def test_whoever_replaces_a_producer_waits_for_its_step(

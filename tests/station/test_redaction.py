@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import heliograph as hg
 from heliograph.admin.verify import verify
 from heliograph.log import compress
 from heliograph.station import Station
+from tests.faults import FaultyDisk
 from tests.opening import Opener
 from tests.proof.tools import eventually
 
@@ -155,6 +157,38 @@ def test_a_line_that_was_half_blanked_when_the_power_failed_is_blanked_whole(
     path.write_bytes(b"\n".join(lines))
     (partition(root) / "redact.json").write_bytes(b'{"offsets":[%d]}' % HIT)
     check(opened(), root, secret)
+
+
+def test_a_damaged_line_is_blanked_where_it_lies_and_not_where_its_bytes_occur_before(
+    opened: Opener, root: Path
+) -> None:
+    with opened() as station:
+        for data in ("z" * 1000, "damaged", "after"):
+            station.publish(CHANNEL, data)
+        path = root / "channels" / CHANNEL / "0" / f"{0:020d}.jsonl"
+        first, second, *_ = path.read_bytes().split(b"\n")
+        with path.open("r+b") as file:
+            file.seek(len(first) + 1)
+            file.write(b"z" * len(second))
+        station.engine.redact(CHANNEL, 0, [1])
+        assert [message.data for message in station.read(CHANNEL)] == ["z" * 1000, "after"]
+        assert path.read_bytes().split(b"\n")[1].strip() == b""
+
+
+def test_what_is_redacted_does_not_come_back_with_the_atomic_step_of_a_dead_process(opened: Opener, root: Path) -> None:
+    disk = FaultyDisk()
+    with opened() as station:
+        dead = opened(disk=disk)
+        disk.fail("unlink", errno.EIO, path="atomic")  # it dies after its messages are there
+        with pytest.raises(hg.OutcomeUnknown), dead.atomic() as step:
+            step.publish(CHANNEL, "secret", id="secret")
+            step.publish("other", "stays")
+        dead.engine.abandon()
+        station.redact("secret")
+        station.trim()
+        assert list(station.read(CHANNEL)) == []
+        assert [message.data for message in station.read("other")] == ["stays"]
+        assert list((root / "atomic").iterdir()) == []
 
 
 def test_what_an_interrupted_compression_left_does_not_keep_the_bytes(opened: Opener, root: Path) -> None:

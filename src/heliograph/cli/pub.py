@@ -234,7 +234,7 @@ class _Publishing:
         self._started_s = time.monotonic()
 
     def run(self, batches: Iterator[list[bytes]], stop: Stop, rate: float | None) -> None:
-        together = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, int(rate * _TICK_S)))
+        together = _BATCH_MAX if rate is None else max(1, int(min(_BATCH_MAX, rate * _TICK_S)))
         try:
             for batch in batches:
                 for at in range(0, len(batch), together):

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from heliograph.log.news import held_lock
+
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
 
@@ -32,8 +34,7 @@ class Bell:
 
     def wait(self, offsets: Mapping[int, int], timeout_s: float) -> None:
         """Until something is at one of the offsets, by partition; until it is rung; a slice of time at most."""
-        armed = _thread.allocate_lock()
-        armed.acquire()
+        armed = held_lock()
         with self._mutex:
             self._armed = armed
             rung, self._rung = self._rung, False

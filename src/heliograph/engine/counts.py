@@ -13,12 +13,13 @@ from typing import NamedTuple
 from heliograph.engine.partitions import OpenPartition, OpenPartitions
 from heliograph.errors import StorageError
 from heliograph.limits import WAIT_SLICE_S
+from heliograph.log.head import DELETED
 
 
 class _Known(NamedTuple):
     partitions: int
     entry: OpenPartition | None  # partition 0, as it was open then: a channel that is made anew has another
-    generation: int
+    generation: int | None
     until: float
 
 
@@ -35,7 +36,7 @@ class PartitionCounts:
         entry = self._opened.known.get((channel, 0))
         generation = _generation(entry)
         known = self._known.get(channel)
-        same = known is not None and known.generation == generation and known.entry is entry
+        same = known is not None and known.generation == generation is not None and known.entry is entry
         if known is not None and same and time.monotonic() < known.until:
             return known.partitions
         try:
@@ -55,11 +56,13 @@ class PartitionCounts:
         self._known.pop(channel, None)
 
 
-def _generation(entry: OpenPartition | None) -> int:
+def _generation(entry: OpenPartition | None) -> int | None:
+    """What moves when the channel grows; None if it was deleted, and may have been made anew with fewer."""
     head = None if entry is None else entry.log.head
     if head is None:
         return -1
     try:
-        return head.state() >> 8
+        state = head.state()
     except ValueError:  # closed in this moment
         return -1
+    return None if state & DELETED else state >> 8

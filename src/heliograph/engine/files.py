@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,6 +57,7 @@ from heliograph.log.directory import DataDirectory
 from heliograph.log.head import DELETED, Fields, Limit
 from heliograph.log.held import ChannelGone, Evicted, Identity
 from heliograph.log.locks import FileLock
+from heliograph.log.news import held_lock
 from heliograph.log.partition import Partition
 from heliograph.log.tickets import Ticket
 from heliograph.message import Gap, PayloadDecoder
@@ -67,6 +69,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("heliograph.engine")
 _T = TypeVar("_T")
 _TRIES = 8
+_FINISH_S = 5.0
+"""How long a station that is closed waits for what other threads are publishing."""
+
 _engines: weakref.WeakSet[FilesEngine] = weakref.WeakSet()
 
 
@@ -543,7 +548,7 @@ class FilesEngine:
 
     def wait(self, name: str, number: int, offset: int, timeout_s: float) -> None:
         """Return as soon as there is something at the offset, or somebody said so, or the time is over."""
-        self._open.use(name, number, lambda entry: self._wait_for({entry: offset}, timeout_s))
+        self._open.use(name, number, lambda entry: self._wait_for({entry: offset}, timeout_s, self._arm(entry)))
 
     def wait_any(
         self, name: str, offsets: Mapping[int, int], timeout_s: float, armed: _thread.LockType | None = None
@@ -552,29 +557,37 @@ class FilesEngine:
 
         ``armed`` is a lock that the caller holds: whoever frees it ends the wait, too.
         """
-        entries = {self._open.get(name, number): offset for number, offset in offsets.items()}
+        armed = armed or held_lock()
+        entries: dict[OpenPartition, int] = {}
+
+        def arm(entry: OpenPartition, offset: int) -> None:
+            self._arm(entry, armed)
+            entries[entry] = offset
+
         try:
+            for number, offset in offsets.items():  # what is waited for is not closed for the room of the next
+                self._open.use(name, number, functools.partial(arm, offset=offset))
             self._wait_for(entries, timeout_s, armed)
         except (ChannelGone, Evicted):  # the caller reads next, which opens them again or says what is wrong
             for number in offsets:
                 self.drop_closed(name, number)
+        finally:
+            _disarm(entries, armed)
 
-    def _wait_for(
-        self, entries: dict[OpenPartition, int], timeout_s: float, armed: _thread.LockType | None = None
-    ) -> None:
+    def _arm(self, entry: OpenPartition, armed: _thread.LockType | None = None) -> _thread.LockType:
+        """Begin to wait for news of a partition."""
+        news = entry.log.news
+        if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
+            self._watcher.watch(news.path, news.wake)
+        return news.arm(armed)
+
+    def _wait_for(self, entries: dict[OpenPartition, int], timeout_s: float, armed: _thread.LockType) -> None:
         try:
-            for entry in entries:
-                news = entry.log.news
-                if not self.read_only:  # before arming: news that are written before anybody watches wake nobody
-                    self._watcher.watch(news.path, news.wake)
-                armed = news.arm(armed)
-            if armed is None or any(entry.log.limit().next > offset for entry, offset in entries.items()):
+            if any(entry.log.limit().next > offset for entry, offset in entries.items()):
                 return
             woken = armed.acquire(timeout=min(timeout_s, 0.1 if self.read_only else WAIT_SLICE_S))
         finally:
-            for entry in entries:
-                if armed is not None:
-                    entry.log.news.disarm(armed)
+            _disarm(entries, armed)
         self.check_open()
         if not woken:
             for entry in entries:
@@ -653,6 +666,8 @@ class FilesEngine:
         from heliograph.log import redact
 
         self.check_writable()
+        # Who finishes a dead process's step looks whether its lines are there, and would write them once more.
+        self.steps.recover(concerns=lambda record: any(part.channel == name for part in record.parts))
         self.relayed.cover(name)
         with self.without_upkeep():  # compressing a segment meanwhile would bring its old bytes back
             self.write(name, number, lambda partition: redact.redact(partition, offsets, self.disk))
@@ -781,6 +796,7 @@ class FilesEngine:
         """Sync and let go of everything. Safe to call again."""
         if self._closed or self._forked:
             return
+        self._open.finish(_FINISH_S)
         self._committers.close()
         if not self.read_only:
             self.relayed.close()
@@ -797,10 +813,12 @@ class FilesEngine:
         finally:
             self._closed = True
             self._keeper.close()
-            self._open.close()
-            self._watcher.close()
-            self.directory.close()
-            _engines.discard(self)
+            try:
+                self._open.close()
+            finally:
+                self._watcher.close()
+                self.directory.close()
+                _engines.discard(self)
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds. Once."""
@@ -811,6 +829,11 @@ class FilesEngine:
         self._open.abandon()
         self._watcher.abandon()
         self.directory.abandon()
+
+
+def _disarm(entries: Iterable[OpenPartition], armed: _thread.LockType) -> None:
+    for entry in entries:
+        entry.log.news.disarm(armed)
 
 
 def _writing_side(entry: OpenPartition) -> Partition:

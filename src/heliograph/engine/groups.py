@@ -166,7 +166,7 @@ class Membership:
         live = {info.worker for info in live_members(self._directory, self._disk)}
         for entry in self._disk.listdir(members):
             if entry.rpartition(".")[0] not in live:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # what cannot be removed, a directory, say, is in nobody's way
                     self._disk.unlink(members / entry)
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from heliograph.disk import explain
 from heliograph.engine.batches import SharedBatches
 from heliograph.engine.watch import Watcher
-from heliograph.errors import Busy
+from heliograph.errors import Busy, HeliographError
 from heliograph.log.commit import GroupCommit
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.partition import Partition
@@ -46,7 +46,7 @@ class OpenPartition:
     @property
     def closed(self) -> bool:
         """Whether its files are closed, for room or with the engine."""
-        return isinstance(self.log, Partition) and self.log.closed
+        return self.log.closed
 
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
@@ -61,6 +61,7 @@ class OpenPartitions:
         self._watcher = watcher
         self._count_max = min(count_max, _affordable())
         self._lock = threading.RLock()
+        self._finishing = False
 
     def all(self, channel: str | None = None) -> list[OpenPartition]:
         return [entry for (name, _), entry in list(self.known.items()) if channel is None or name == channel]
@@ -81,6 +82,8 @@ class OpenPartitions:
                     entry = self._open_files(channel, number)
                 except OSError as error:
                     raise explain(error, f"cannot open channel '{channel}'") from error
+                if self._finishing and entry.commit is not None:
+                    entry.commit.finish()
                 self.known[(channel, number)] = entry
             return entry
 
@@ -136,12 +139,34 @@ class OpenPartitions:
         self._watcher.unwatch(entry.log.place.directory / "news")
         entry.log.close()
 
+    def finish(self, wait_s: float) -> None:
+        """Take nothing more to publish, and wait for what was taken: before those stop who lead it to the disk."""
+        commits = []
+        with self._lock:
+            self._finishing = True
+            for entry in self.known.values():
+                if entry.commit is not None:
+                    entry.commit.finish()
+                    commits.append(entry.commit)
+        until = time.monotonic() + wait_s
+        for commit in commits:
+            commit.finished(max(0.0, until - time.monotonic()))
+
     def close(self) -> None:
+        """Close them all, though some may fail; what others appended until now is synced."""
         with self._lock:
             entries = list(self.known.values())
             self.known.clear()
+        errors: list[HeliographError] = []
         for entry in entries:
-            entry.log.close()
+            try:
+                entry.log.finish()
+            except ChannelGone:
+                continue  # deleted by another process: there is nothing left to sync
+            except HeliographError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds."""

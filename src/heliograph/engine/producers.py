@@ -126,8 +126,8 @@ class Producers:
             return int.from_bytes(self._disk.read_file(self._epoch_path(producer))[:_EPOCH_BYTES], sys.byteorder)
         return 0
 
-    def last(self, channel: str, epoch: Epoch) -> int:
-        """The largest number that is stored in a channel, which nobody else adds to from now on."""
+    def last(self, channel: str, epoch: Epoch) -> ProducerState:
+        """What is stored in a channel, which nobody else adds to from now on."""
         producer = epoch.producer
         path = self._path(channel, producer)
         with _explaining(producer), self._locked(path):
@@ -140,7 +140,7 @@ class Producers:
             epoch.check()
             state = self._renewed(channel, producer, before or ProducerState())
             self._save(channel, path, state)
-        return state.seq
+        return state
 
     def renew(self, channel: str, producer: str) -> ProducerState:
         """Bring the checkpoint of a producer up to what the log holds now."""

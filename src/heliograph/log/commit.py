@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from heliograph.errors import Busy, HeliographError, OutcomeUnknown
+from heliograph.errors import Busy, HeliographError, OutcomeUnknown, StationClosed
 from heliograph.limits import GROUP_BYTES_MAX
 from heliograph.log.groups import Guard
 from heliograph.log.held import Evicted
@@ -52,6 +52,7 @@ class GroupCommit:
         self._leader: Ticket | None = None  # the ticket of a thread that leads, or is to lead next
         self._waiting_for_room = 0
         self._closed = False
+        self._finishing = False
         self.pending_bytes = 0
         self.refused = 0
 
@@ -136,10 +137,10 @@ class GroupCommit:
     def _join(self, ticket: Ticket, wait_s: float) -> bool:
         """Queue the ticket, within the bound; whether its owner has to lead."""
         with self._mutex:
-            if self._closed:
-                raise Evicted(str(self.partition.place.directory))
+            self._check_open()
             if self.pending_bytes and self.pending_bytes + ticket.size > self._pending_bytes_max:
                 self._wait_for_room(ticket, wait_s)
+                self._check_open()
             self.pending_bytes += ticket.size
             self._queue.append(ticket)
             if self._leading:
@@ -147,6 +148,12 @@ class GroupCommit:
             self._leading = True
             self._leader = ticket if ticket.callback is None else None
             return True
+
+    def _check_open(self) -> None:
+        if self._finishing:
+            raise StationClosed("the station is closed")
+        if self._closed:
+            raise Evicted(str(self.partition.place.directory))
 
     def _wait_for_room(self, ticket: Ticket, wait_s: float) -> None:
         def fits() -> bool:
@@ -171,6 +178,20 @@ class GroupCommit:
                 return False
             self._closed = self.partition.close_if_idle()
             return self._closed
+
+    def finish(self) -> None:
+        """The station is being closed: take nothing more."""
+        with self._mutex:
+            self._closed = self._finishing = True
+
+    def finished(self, wait_s: float) -> None:
+        """Wait for what was taken before: whoever published it shall hear what became of it."""
+        with self._mutex:
+            self._waiting_for_room += 1  # or nobody would say that the queue is empty
+            try:
+                self._room.wait_for(lambda: not self._leading, wait_s)
+            finally:
+                self._waiting_for_room -= 1
 
     def lead(self, own: Ticket | None) -> None:
         """Commit what is queued; then hand over to the first who came meanwhile.
@@ -215,11 +236,12 @@ class GroupCommit:
         with self._mutex:
             for ticket in group:
                 self.pending_bytes -= ticket.size
-            if self._waiting_for_room:
-                self._room.notify_all()
             self._leader = None
             if not self._queue:
                 self._leading = False
+            if self._waiting_for_room:
+                self._room.notify_all()
+            if not self._queue:
                 return False
             heir = self._queue[0]
             if heir.callback is None:

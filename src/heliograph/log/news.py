@@ -46,6 +46,13 @@ _SEVERAL: Final = 0
 _numbers: Final = itertools.count(1)
 
 
+def held_lock() -> _thread.LockType:
+    """A lock for one wait: held, so that whoever frees it ends the wait."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
 class News:
     """The news of one partition."""
 
@@ -68,11 +75,15 @@ class News:
         others = False
         if self._head is not None:
             words = self._head.words
-            if wanted := words[NEWS_WANTED]:
-                # First lowered, then told: the other way round the mark of a reader that woke and waits again is lost.
-                words[NEWS_WANTED] = 0
-                now = self._clock.monotonic_ns()
-                others = wanted > now and (self._others_wait(words, now) or wanted != self._until)
+            try:
+                if wanted := words[NEWS_WANTED]:
+                    # First lowered, then told: the other way round the mark of a reader that woke and waits again is
+                    # lost.
+                    words[NEWS_WANTED] = 0
+                    now = self._clock.monotonic_ns()
+                    others = wanted > now and (self._others_wait(words, now) or wanted != self._until)
+            except ValueError:  # closed for room in this moment: who waits is not known, and what was done is done
+                ring(self.path, self._disk)
         if self.waiting:
             self.wake()  # last, if possible: whoever is woken wants the interpreter
         if others:
@@ -107,8 +118,7 @@ class News:
     def arm(self, lock: _thread.LockType | None = None) -> _thread.LockType:
         """Begin to wait, alone or with the lock of a wait for others. The caller looks once more before it does."""
         if lock is None:
-            lock = _thread.allocate_lock()
-            lock.acquire()
+            lock = held_lock()
         self.waiting.append(lock)
         if self._head is not None:
             words, place, now = self._head.words, self._place, self._clock.monotonic_ns()

@@ -510,6 +510,30 @@ class Partition(HeldLog):
                     self._release()
                 self.abandon()
 
+    def finish(self) -> None:
+        """Sync what was appended since the caller has synced, and close all files: nothing comes in between."""
+        with self.mutex:
+            if self.closed:
+                return
+            try:
+                if self.dirty and not self.sync_failed:
+                    self._sync_last()
+            finally:
+                if self._lock.held:
+                    self._release()
+                self.abandon()
+
+    def _sync_last(self) -> None:
+        try:
+            self._disk.fdatasync(self._fd)
+        except OSError as error:
+            self.sync_failed = True
+            self._fence()
+            raise OutcomeUnknown(
+                f"syncing {self._directory} failed ({error}): what was written last may or may not survive"
+            ) from error
+        self._mark_synced(Mark(self.base, self.written, self.next, self.crc))
+
     def abandon(self) -> None:
         """Close without unlocking: what a forked child does with what it inherited."""
         self.closed = True

@@ -9,7 +9,7 @@ from heliograph.clock import Clock
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.log import indexing, recovery, segments
 from heliograph.log.head import DELETED, FENCED, Fields, Head, Limit, TornHead
-from heliograph.log.held import ChannelGone
+from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.news import News
 
 _TRIES: Final = 8
@@ -24,6 +24,7 @@ class ReadOnlyLog:
         self._clock = clock
         self._boot = boot
         self.used = True
+        self.closed = False
         self._found: tuple[tuple[int, int], Fields] | None = None
         self.head: Head | None = self._trusted_head()
         self.news = News(place.directory / "news", self.head, disk, clock)
@@ -77,6 +78,8 @@ class ReadOnlyLog:
                 return self.head.load()
             except TornHead:
                 pass
+            except ValueError:  # unmapped
+                raise Evicted(str(self.place.directory)) from None
         directory = self.place.directory
         base = segments.bases(directory, self._disk)[-1]
         state = (base, segments.stored_bytes(directory, base, self._disk))
@@ -87,17 +90,23 @@ class ReadOnlyLog:
 
     @property
     def gone(self) -> bool:
-        """Whether its channel was deleted."""
-        return self.head is not None and bool(self.head.state() & DELETED)  # though the head be torn
+        """Whether it was closed for room or its channel was deleted."""
+        try:
+            return self.closed or (self.head is not None and bool(self.head.state() & DELETED))  # though it be torn
+        except ValueError:  # another thread closed it meanwhile
+            return True
 
     def close_if_idle(self) -> bool:
+        """Close if nobody waits for its news; whether it is closed."""
+        if self.news.waiting:
+            return False
         self.close()
         return True
 
     def close(self) -> None:
+        self.closed = True
         self.news.close()
         if self.head is not None:
             self.head.close()
-            self.head = None
 
-    abandon = close
+    abandon = finish = close

@@ -92,16 +92,17 @@ def _spans(data: bytes, place: indexing.Place, base: int, offsets: set[int], dis
     """Position and length of lines. Those that damage (or a crash while blanking) reached are taken whole."""
     later = [known for known in segments.bases(place.directory, disk) if known > base]
     found = lines.sort_out(data, base, place.home(), later[0] if later else None)
+    stretches = [
+        (first, following, piece) for first, following, damaged in found.missing for piece in damaged.split(b"\n")
+    ]
+    stretches += [(offset, offset + 1, line) for offset, line in found.lines]
     spans: list[tuple[int, int]] = []
     at = 0
-    for offset, line in found.lines:
-        at = data.index(line, at)
-        if offset in offsets:
-            spans.append((at, len(line)))
-        at += len(line) + 1
-    for first, following, damaged in found.missing:
-        if not offsets.isdisjoint(range(first, following)):
-            spans += [(data.index(piece), len(piece)) for piece in damaged.split(b"\n") if piece]
+    for first, following, piece in sorted(stretches, key=lambda one: one[0]):  # damaged ones first: as they lie there
+        at = data.index(piece, at)  # from there on: something before it may hold the same bytes
+        if piece and not offsets.isdisjoint(range(first, following)):
+            spans.append((at, len(piece)))
+        at += len(piece)
     return spans
 
 

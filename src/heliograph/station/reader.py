@@ -14,7 +14,7 @@ from heliograph.errors import Damaged, NotFound
 from heliograph.filters import Sieve
 from heliograph.limits import WAIT_SLICE_S
 from heliograph.log.cursor import LogCut
-from heliograph.message import Gap, Message, decode_line, id_time_us
+from heliograph.message import Gap, Message, decode_line, id_time_us, is_text
 
 logger = logging.getLogger("heliograph.read")
 OnGap = Callable[[Gap], Any]
@@ -110,7 +110,7 @@ def find(engine: FilesEngine, message_id: str, channel: str | None = None) -> It
 
     A UUIDv7 says when it was made: around that time first, then everywhere.
     """
-    places = _places(engine, channel)
+    places = _places(engine, channel) if is_text(message_id) else []
     made_us = id_time_us(message_id)
     for moment_us in (made_us, None) if made_us is not None else (None,):
         found = False

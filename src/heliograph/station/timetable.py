@@ -15,7 +15,7 @@ from heliograph.clock import to_us
 from heliograph.errors import Busy, ConfigError, InvalidName, ReadOnly, StationClosed, StorageError, UnsupportedFormat
 from heliograph.limits import NAME_BYTES_MAX
 from heliograph.log.tickets import ColumnsTicket, Ticket
-from heliograph.message import Draft, HeaderValue, Receipt
+from heliograph.message import Draft, HeaderValue, Receipt, is_text
 from heliograph.names import check_name
 from heliograph.payloads import batch_of
 from heliograph.schedule import times
@@ -151,12 +151,12 @@ class Timetable:
     def find(self, message_id: str) -> tuple[Scheduled, bytes] | None:
         """One waiting message, and its envelope."""
         self._engine.check_open()
-        return self._waiting().find(message_id) if self._exists() else None
+        return self._waiting().find(message_id) if is_text(message_id) and self._exists() else None
 
     def cancel(self, message_id: str) -> bool:
         """Forget a waiting message, unless it is on its way; whether that was done."""
         self._engine.check_writable()
-        return self._waiting().cancel(message_id) if self._exists() else False
+        return self._waiting().cancel(message_id) if is_text(message_id) and self._exists() else False
 
     def copy_to(self, path: Path) -> bool:
         """Copy the schedule into a file, as of now; False if there is none."""
