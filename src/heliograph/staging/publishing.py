@@ -29,7 +29,7 @@ from heliograph.limits import SPARK_LOCK_S, SPARK_NAMES_MAX, SPARK_STAGED_S
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 from heliograph.staging.appending import publish_sections
-from heliograph.staging.files import FOLDER, Section, Swept, discard, discard_through, sweep
+from heliograph.staging.files import FOLDER, Section, Swept, check_laid, discard, discard_through, sweep
 from heliograph.staging.queries import ALONE, is_numbered
 from heliograph.station.producer import Producer
 from heliograph.station.station import Station, open_station
@@ -63,8 +63,13 @@ def _never() -> bool:
 
 def publish_batch(path: str, query: str | None, batch: str, sections: list[Section]) -> None:
     """Publish a batch of a query, unless that was done before; without a query a batch that comes once."""
+
+    def found() -> list[Section]:
+        check_laid(Path(path), sections)
+        return sections
+
     with Publishing(path, query or ALONE) as publishing:
-        publishing.publish(batch, lambda: sections)
+        publishing.publish(batch, found)
 
 
 def drop_batch(path: str, query: str | None, batch: str) -> None:
