@@ -21,11 +21,14 @@ import pytest
 import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
 from heliograph.errors import Busy, ConfigError, Damaged, Incomplete, NotFound
+from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive import steps, writing
 from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.merging import groups, merged
+from heliograph.spark.archive.together import WithArchive
 from heliograph.spark.archive.writing import KEPT, Writing
+from heliograph.spark.splits import Ask, Stretch
 from heliograph.station import archived
 from tests import arrivals
 from tests.opening import Opener
@@ -253,6 +256,34 @@ def test_what_was_deleted_before_it_was_archived_is_told(opened: Opener, root: P
     found = whole(root, "orders", failOnGap="false")
     assert [row["gap"]["next"] for row in found if row["gap"]] == [trimmed.first]
     assert numbers([row for row in found if not row["gap"]]) == [*range(20), *range(trimmed.first, 120)]
+
+
+def test_what_was_deleted_before_anything_was_archived_is_told(opened: Opener, root: Path) -> None:
+    """A stream that was down, for example, goes on at an offset which neither the log nor the archive has."""
+    with filled(opened, 100, partitions=1, retention_bytes=4096) as station:
+        (trimmed,) = station.trim("orders")
+        archive(root)
+        station.publish("orders", {"n": 100})
+    with pytest.raises(Incomplete, match=f"offsets 7 to {trimmed.first - 1}: deleted by retention"):
+        whole(root, "orders", startingOffsets="7")
+    found = whole(root, "orders", startingOffsets="7", failOnGap="false")
+    assert [(row["offset"], row["gap"]["next"]) for row in found if row["gap"]] == [(7, trimmed.first)]
+    assert numbers([row for row in found if not row["gap"]]) == list(range(trimmed.first, 101))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 10, 1 << 40])
+def test_a_stream_comes_past_what_nobody_has(opened: Opener, root: Path, size: int) -> None:
+    with filled(opened, 100, partitions=1, retention_bytes=4096) as station:
+        station.trim("orders")
+        archive(root)
+        station.publish("orders", {"n": 100})
+    ends = [7]
+    with WithArchive(str(root), None) as store:
+        life = store.channel("orders").incarnation
+        while ends[-1] < 101:
+            ask = Ask("orders", 0, life, Stretch(ends[-1], 101))
+            ends += admitted(store, [ask], Allowance(bytes=size))
+            assert ends[-2] < ends[-1] <= 101
 
 
 # -- retention --------------------------------------------------------------------------------------------------------
