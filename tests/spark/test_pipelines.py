@@ -157,6 +157,15 @@ def test_a_run_that_died_is_seen_as_killed(tmp_path: Path) -> None:
         state.ask_to_stop(tmp_path, "large")
 
 
+def test_directories_of_others_among_those_of_pipelines_are_passed_over(tmp_path: Path) -> None:
+    """A volume that is mounted there has one, for example."""
+    for name in ("lost+found", ".snapshot"):
+        (tmp_path / "pipelines" / name).mkdir(parents=True)
+    with state.lease(tmp_path, "large") as place:
+        state.Teller(place, large, trigger="1 second", output=large.output, checkpoint=None)
+        assert [found.name for found in state.statuses(tmp_path)] == ["large"]
+
+
 def test_a_wish_to_stop_is_not_left_for_the_next_run(tmp_path: Path) -> None:
     with state.lease(tmp_path, "large"):
         state.ask_to_stop(tmp_path, "large")
@@ -331,6 +340,9 @@ def test_rows_reach_a_delta_table_once(data: Path, in_spark: Any) -> None:
     for number in (7, 7, 8, 3):
         write_delta(rows, str(data / "out" / "more"), Output("delta", "x"), ("app", number))
     assert deltalake.DeltaTable(data / "out" / "more").count() == 6
+    for number, count in ((0, 3), (1, 0), (2, 2), (3, 0)):  # what the table is now, which may be nothing
+        write_delta(in_spark.range(count), str(data / "out" / "all"), Output("delta", "x", "complete"), ("app", number))
+        assert deltalake.DeltaTable(data / "out" / "all").count() == count
 
 
 def test_a_batch_is_written_to_parquet(data: Path, in_spark: Any) -> None:
