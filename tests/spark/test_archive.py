@@ -28,11 +28,13 @@ from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.merging import groups, merged
 from heliograph.spark.archive.together import WithArchive
 from heliograph.spark.archive.writing import KEPT, Writing
+from heliograph.spark.directory import Directory
+from heliograph.spark.options import Channels
 from heliograph.spark.splits import Ask, Stretch
 from heliograph.station import archived
 from tests import arrivals
 from tests.opening import Opener
-from tests.spark.archiving import TOLD, archive, places, whole, write_here
+from tests.spark.archiving import LARGE, TOLD, archive, places, whole, write_here
 from tests.spark.reading_back import publish_every_kind, reader, rows
 
 HERE = Path(__file__).parent
@@ -136,6 +138,41 @@ def test_a_partition_that_is_added_in_the_middle_of_a_step_is_archived_once(
         assert len({message.partition for message in station.read("orders")}) > 1
     found = places(whole(root, "orders"))
     assert len(found) == len(set(found)) == 19
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_channel_that_is_deleted_in_the_middle_of_a_step_keeps_no_other_from_the_archive(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """A run that goes on until it is stopped, of all channels, sees channels come and go."""
+    with filled(opened, 20, partitions=1) as station:
+        for name in ("brief", "later"):
+            station.publish(name, {"n": 1})
+        real, looked = steps.write, Directory.look
+
+        def unlucky(*arguments: Any) -> list[Any]:
+            if "brief" in arguments[1]["channel"].split(","):
+                station.delete_channel("brief")
+                if again:
+                    station.publish("brief", {"n": 2})
+            return real(*arguments)
+
+        monkeypatch.setattr(steps, "write", unlucky)
+
+        def late(directory: Directory, channels: Channels) -> list[str]:
+            return looked(directory, channels) + ["gone"] * bool(channels.patterns)  # since it looked
+
+        monkeypatch.setattr(Directory, "look", late)
+        with steps.held(root / "archive"):
+            done = steps.step(None, root, root / "archive", Channels(">"), LARGE, LARGE)  # type: ignore[arg-type]
+        assert (done.rows, done.left) == (21, 1)
+        monkeypatch.undo()
+        monkeypatch.setattr(steps, "write", write_here)
+        assert archive(root).rows == again
+        assert numbers(whole(root, "orders")) == list(range(20))
+        assert numbers(whole(root, "later")) == [1]
+        with pytest.raises(NotFound, match="no channel 'nope'"):
+            archive(root, channel="nope,orders")
 
 
 def test_headers_from_the_archive_are_of_the_kind_that_they_are_in_the_log(opened: Opener, root: Path) -> None:
