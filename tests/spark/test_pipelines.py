@@ -85,6 +85,9 @@ def test_what_cannot_be_meant_is_refused_when_it_is_declared() -> None:
         pipeline("x", inputs={"a": Input("a")})(lambda a: a)
     with pytest.raises(ConfigError, match="'a' is there twice"):
         pipeline("x", inputs={"a": Input("a")}, options=(Option("a", ""),))(large.function)
+    for wrong, instead in (("min-total", "min_total"), ("a b", "a_b"), ("", "…"), ("1st", "…")):
+        with pytest.raises(ConfigError, match=f"option '{wrong}' cannot be called so.*as in '{instead}'"):
+            pipeline("x", inputs={"a": Input("a")}, options=(Option(wrong, ""),))(large.function)
     with pytest.raises(ConfigError, match="goes nowhere"):
         pipeline("x", inputs={"a": Input("a")}, output=Output("parquet"))(large.function)
     with pytest.raises(ConfigError, match="trigger is 'batch'"):
@@ -108,6 +111,14 @@ def test_pipelines_are_found_in_files_of_every_kind(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: x\nsql: SELECT 1\ninputs: {}\nouput: {}\n")
     with pytest.raises(ConfigError, match="unknown field `ouput`"):
         in_file(str(tmp_path / "bad.yaml"))
+    twice = "pipelines:\n  - {name: x, inputs: {a: a}, sql: SELECT 1}\n  - {name: x, inputs: {a: a}, sql: SELECT 2}\n"
+    (tmp_path / "twice.yaml").write_text(twice)
+    with pytest.raises(ConfigError, match="declares pipeline 'x' twice"):
+        in_file(str(tmp_path / "twice.yaml"))
+    three = (tmp_path / "three.py").read_text()
+    (tmp_path / "two.py").write_text(three + three.partition("\n")[2].replace("def three", "def four"))
+    with pytest.raises(ConfigError, match="declares pipeline 'three' twice"):
+        in_file(str(tmp_path / "two.py"))
     (tmp_path / "taken.yaml").write_text(SQL.replace("totals", "archive"))
     with pytest.raises(ConfigError, match="which there is already"):
         declared([str(tmp_path / "taken.yaml")])
