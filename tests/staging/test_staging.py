@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heliograph as hg
-from heliograph.errors import Busy, Damaged, NotFound
+from heliograph.errors import Busy, Damaged, DiskFull, NotFound, OutcomeUnknown
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log import packed
 from heliograph.log.lines import intact, origin_of
@@ -277,6 +277,33 @@ def test_a_batch_of_which_something_is_not_there_does_not_happen(root: Path, que
     publish_batch(str(root), query, "1", lay(root, "1", 3, query=name, name="c"))
     publish_batch(str(root), query, "2", lay(root, "2", 4, query=name))
     assert numbers(root) == [3, 4], "it is tried again, and others are not held up"
+
+
+@pytest.mark.parametrize("query", [None, Q])
+def test_a_batch_that_a_full_disk_stopped_is_told_to_have_happened(
+    root: Path, monkeypatch: pytest.MonkeyPatch, query: str | None
+) -> None:
+    """Who took it for one of which nothing is there would write it again, and have its messages twice."""
+    name, real, left = query or "batches", Producer.publish_encoded, [1]
+
+    def publish(*args: Any, **more: Any) -> int:
+        if left.pop() == 0:
+            raise DiskFull("no space left")
+        left.append(0)
+        return real(*args, **more)
+
+    laid = lay(root, "1", *range(50), query=name) + lay(root, "1", *range(50, 60), query=name, name="b", partition=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Producer, "publish_encoded", publish)
+        with pytest.raises(OutcomeUnknown, match=r"\(no space left\).* next publishes what is left.*do not write"):
+            publish_batch(str(root), query, "1", laid)
+        patched.setattr(Producer, "publish_encoded", lambda *_, **__: publish())
+        left[:] = [0]
+        with pytest.raises(DiskFull, match=r"^no space left$"):  # of which nothing is there, and never will be
+            publish_batch(str(root), query, "2", lay(root, "2", 99, query=name))
+    assert numbers(root) == list(range(50))
+    publish_batch(str(root), query, "3", lay(root, "3", 60, query=name))
+    assert numbers(root) == list(range(61))
 
 
 def test_a_section_that_does_not_have_its_lines_is_damaged(root: Path) -> None:

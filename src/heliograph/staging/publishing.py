@@ -24,7 +24,7 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import Damaged, HeliographError
+from heliograph.errors import Damaged, HeliographError, OutcomeUnknown, StorageError
 from heliograph.limits import SPARK_LOCK_S, SPARK_NAMES_MAX, SPARK_STAGED_S
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
@@ -106,6 +106,20 @@ class Publishing:
 
         ``sections`` is asked for what belongs to it, if it has not happened. ``enough``: whether to go on another time.
         """
+        try:
+            return self._publish(batch, sections, enough)
+        except Damaged:
+            raise  # it says what to do
+        except StorageError as error:
+            if not self.under_way(batch):
+                raise
+            raise OutcomeUnknown(
+                f"the batch has happened, and is not published as a whole ({error}): whoever publishes a batch here "
+                "next publishes what is left of it. Start a stream again; do not write a table again, or its messages "
+                "will be there twice"
+            ) from error
+
+    def _publish(self, batch: str, sections: Callable[[], list[Section]], enough: Enough) -> bool:
         record = self.finished(enough)
         if record is not None and not record.done:
             return False
@@ -121,9 +135,13 @@ class Publishing:
 
     def drop(self, batch: str) -> None:
         """Remove what was laid aside for a batch, unless it has happened and is not yet published as a whole."""
-        record = load(self.root, self._query)
-        if record is None or record.done or record.batch != batch:
+        if not self.under_way(batch):
             discard(self.root, self._query, batch)
+
+    def under_way(self, batch: str) -> bool:
+        """Whether a batch has happened and is not yet published as a whole."""
+        record = load(self.root, self._query)
+        return record is not None and not record.done and record.batch == batch
 
     def begin(self, batch: str, sections: list[Section]) -> None:
         """From here on the batch has happened."""
