@@ -211,7 +211,7 @@ def tidy(path: str | Path, station: Station | None = None, enough: Enough = _nev
             if _free(root, query) and not enough():
                 with Publishing(path, query, station=station) as publishing:
                     publishing.finished(enough)
-        except HeliographError as error:
+        except (HeliographError, OSError) as error:
             keep.add(query)
             logger.warning("what was laid aside for '%s' is not published: %s", query, error)
     return sweep(root, SPARK_STAGED_S, frozenset(keep))
