@@ -86,6 +86,10 @@ def test_the_report_of_a_station(spark: Any, tmp_path: Path) -> None:
     ):
         assert word in words
     assert found.tags.count("rect") >= 2  # bars
+    later, since = (datetime.now(UTC) + timedelta(hours=1)).isoformat(), '{"orders": "new"}'
+    for channel, start, letters in ((">", later, 0), (">", "-1h", 12), ("orders", since, 12), ("clicks", "0", 0)):
+        again = run(report, {"output": str(file), "channel": channel, "start": start}, root)
+        assert again.facts["letters"] == letters, start
 
 
 TEXTS = st.sampled_from(["a", "<b>", "é <i class='x'>", '"><b>', ""])
