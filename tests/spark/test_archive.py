@@ -21,15 +21,20 @@ import pytest
 import heliograph as hg
 from heliograph.disk import SYSTEM_DISK
 from heliograph.errors import Busy, ConfigError, Damaged, Incomplete, NotFound
+from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.archive import manifest as manifests
 from heliograph.spark.archive import steps, writing
 from heliograph.spark.archive.manifest import Range
 from heliograph.spark.archive.merging import groups, merged
+from heliograph.spark.archive.together import WithArchive
 from heliograph.spark.archive.writing import KEPT, Writing
+from heliograph.spark.directory import Directory
+from heliograph.spark.options import Channels
+from heliograph.spark.splits import Ask, Stretch
 from heliograph.station import archived
 from tests import arrivals
 from tests.opening import Opener
-from tests.spark.archiving import TOLD, archive, places, whole, write_here
+from tests.spark.archiving import LARGE, TOLD, archive, places, whole, write_here
 from tests.spark.reading_back import publish_every_kind, reader, rows
 
 HERE = Path(__file__).parent
@@ -133,6 +138,41 @@ def test_a_partition_that_is_added_in_the_middle_of_a_step_is_archived_once(
         assert len({message.partition for message in station.read("orders")}) > 1
     found = places(whole(root, "orders"))
     assert len(found) == len(set(found)) == 19
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_channel_that_is_deleted_in_the_middle_of_a_step_keeps_no_other_from_the_archive(
+    opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """A run that goes on until it is stopped, of all channels, sees channels come and go."""
+    with filled(opened, 20, partitions=1) as station:
+        for name in ("brief", "later"):
+            station.publish(name, {"n": 1})
+        real, looked = steps.write, Directory.look
+
+        def unlucky(*arguments: Any) -> list[Any]:
+            if "brief" in arguments[1]["channel"].split(","):
+                station.delete_channel("brief")
+                if again:
+                    station.publish("brief", {"n": 2})
+            return real(*arguments)
+
+        monkeypatch.setattr(steps, "write", unlucky)
+
+        def late(directory: Directory, channels: Channels) -> list[str]:
+            return looked(directory, channels) + ["gone"] * bool(channels.patterns)  # since it looked
+
+        monkeypatch.setattr(Directory, "look", late)
+        with steps.held(root / "archive"):
+            done = steps.step(None, root, root / "archive", Channels(">"), LARGE, LARGE)  # type: ignore[arg-type]
+        assert (done.rows, done.left) == (21, 1)
+        monkeypatch.undo()
+        monkeypatch.setattr(steps, "write", write_here)
+        assert archive(root).rows == again
+        assert numbers(whole(root, "orders")) == list(range(20))
+        assert numbers(whole(root, "later")) == [1]
+        with pytest.raises(NotFound, match="no channel 'nope'"):
+            archive(root, channel="nope,orders")
 
 
 def test_headers_from_the_archive_are_of_the_kind_that_they_are_in_the_log(opened: Opener, root: Path) -> None:
@@ -253,6 +293,34 @@ def test_what_was_deleted_before_it_was_archived_is_told(opened: Opener, root: P
     found = whole(root, "orders", failOnGap="false")
     assert [row["gap"]["next"] for row in found if row["gap"]] == [trimmed.first]
     assert numbers([row for row in found if not row["gap"]]) == [*range(20), *range(trimmed.first, 120)]
+
+
+def test_what_was_deleted_before_anything_was_archived_is_told(opened: Opener, root: Path) -> None:
+    """A stream that was down, for example, goes on at an offset which neither the log nor the archive has."""
+    with filled(opened, 100, partitions=1, retention_bytes=4096) as station:
+        (trimmed,) = station.trim("orders")
+        archive(root)
+        station.publish("orders", {"n": 100})
+    with pytest.raises(Incomplete, match=f"offsets 7 to {trimmed.first - 1}: deleted by retention"):
+        whole(root, "orders", startingOffsets="7")
+    found = whole(root, "orders", startingOffsets="7", failOnGap="false")
+    assert [(row["offset"], row["gap"]["next"]) for row in found if row["gap"]] == [(7, trimmed.first)]
+    assert numbers([row for row in found if not row["gap"]]) == list(range(trimmed.first, 101))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 10, 1 << 40])
+def test_a_stream_comes_past_what_nobody_has(opened: Opener, root: Path, size: int) -> None:
+    with filled(opened, 100, partitions=1, retention_bytes=4096) as station:
+        station.trim("orders")
+        archive(root)
+        station.publish("orders", {"n": 100})
+    ends = [7]
+    with WithArchive(str(root), None) as store:
+        life = store.channel("orders").incarnation
+        while ends[-1] < 101:
+            ask = Ask("orders", 0, life, Stretch(ends[-1], 101))
+            ends += admitted(store, [ask], Allowance(bytes=size))
+            assert ends[-2] < ends[-1] <= 101
 
 
 # -- retention --------------------------------------------------------------------------------------------------------

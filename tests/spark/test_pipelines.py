@@ -85,6 +85,9 @@ def test_what_cannot_be_meant_is_refused_when_it_is_declared() -> None:
         pipeline("x", inputs={"a": Input("a")})(lambda a: a)
     with pytest.raises(ConfigError, match="'a' is there twice"):
         pipeline("x", inputs={"a": Input("a")}, options=(Option("a", ""),))(large.function)
+    for wrong, instead in (("min-total", "min_total"), ("a b", "a_b"), ("", "…"), ("1st", "…")):
+        with pytest.raises(ConfigError, match=f"option '{wrong}' cannot be called so.*as in '{instead}'"):
+            pipeline("x", inputs={"a": Input("a")}, options=(Option(wrong, ""),))(large.function)
     with pytest.raises(ConfigError, match="goes nowhere"):
         pipeline("x", inputs={"a": Input("a")}, output=Output("parquet"))(large.function)
     with pytest.raises(ConfigError, match="trigger is 'batch'"):
@@ -108,6 +111,14 @@ def test_pipelines_are_found_in_files_of_every_kind(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: x\nsql: SELECT 1\ninputs: {}\nouput: {}\n")
     with pytest.raises(ConfigError, match="unknown field `ouput`"):
         in_file(str(tmp_path / "bad.yaml"))
+    twice = "pipelines:\n  - {name: x, inputs: {a: a}, sql: SELECT 1}\n  - {name: x, inputs: {a: a}, sql: SELECT 2}\n"
+    (tmp_path / "twice.yaml").write_text(twice)
+    with pytest.raises(ConfigError, match="declares pipeline 'x' twice"):
+        in_file(str(tmp_path / "twice.yaml"))
+    three = (tmp_path / "three.py").read_text()
+    (tmp_path / "two.py").write_text(three + three.partition("\n")[2].replace("def three", "def four"))
+    with pytest.raises(ConfigError, match="declares pipeline 'three' twice"):
+        in_file(str(tmp_path / "two.py"))
     (tmp_path / "taken.yaml").write_text(SQL.replace("totals", "archive"))
     with pytest.raises(ConfigError, match="which there is already"):
         declared([str(tmp_path / "taken.yaml")])
@@ -155,6 +166,15 @@ def test_a_run_that_died_is_seen_as_killed(tmp_path: Path) -> None:
     assert found.state == "killed"
     with pytest.raises(NotFound, match="is not running"):
         state.ask_to_stop(tmp_path, "large")
+
+
+def test_directories_of_others_among_those_of_pipelines_are_passed_over(tmp_path: Path) -> None:
+    """A volume that is mounted there has one, for example."""
+    for name in ("lost+found", ".snapshot"):
+        (tmp_path / "pipelines" / name).mkdir(parents=True)
+    with state.lease(tmp_path, "large") as place:
+        state.Teller(place, large, trigger="1 second", output=large.output, checkpoint=None)
+        assert [found.name for found in state.statuses(tmp_path)] == ["large"]
 
 
 def test_a_wish_to_stop_is_not_left_for_the_next_run(tmp_path: Path) -> None:
@@ -331,6 +351,9 @@ def test_rows_reach_a_delta_table_once(data: Path, in_spark: Any) -> None:
     for number in (7, 7, 8, 3):
         write_delta(rows, str(data / "out" / "more"), Output("delta", "x"), ("app", number))
     assert deltalake.DeltaTable(data / "out" / "more").count() == 6
+    for number, count in ((0, 3), (1, 0), (2, 2), (3, 0)):  # what the table is now, which may be nothing
+        write_delta(in_spark.range(count), str(data / "out" / "all"), Output("delta", "x", "complete"), ("app", number))
+        assert deltalake.DeltaTable(data / "out" / "all").count() == count
 
 
 def test_a_batch_is_written_to_parquet(data: Path, in_spark: Any) -> None:

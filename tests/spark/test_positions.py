@@ -13,6 +13,7 @@ import pytest
 import heliograph as hg
 from heliograph.errors import ConfigError, Incomplete
 from heliograph.spark.columns import default_schema
+from heliograph.spark.directory import Directory
 from heliograph.spark.options import read_options
 from heliograph.spark.positions import from_json
 from heliograph.spark.stream import StreamReader
@@ -145,6 +146,50 @@ def test_a_channel_that_is_deleted_in_the_middle_is_left_out(tmp_path: Path, bou
         station.publish("a", 7)
         query.checkpoint = json.loads(json.dumps(start))
         assert data([row for row in query.run() if row.gap is None]) == [7]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("moment", ["bounds", "id_at"])
+def test_a_channel_that_is_deleted_while_it_is_looked_at_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, again: bool, moment: str
+) -> None:
+    """And if it is made again at once, all of its new life is read: its end is not taken for that of the old one."""
+    root = tmp_path / "data"
+    reader = Query(root, "sensors.>", failOnGap="false").reader()
+    rows: list[Any] = []
+    with hg.open(root, name="host1", durability="os") as station:
+
+        def trigger(start: dict[str, Any]) -> dict[str, Any]:
+            end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+            splits = [] if end == start else reader.partitions(start, end)
+            rows.extend(row for split in splits for batch in reader.read(split) for row in batch.to_pylist())
+            return end
+
+        station.publish("sensors.a", 0)
+        if known:
+            station.publish("sensors.b", 1)
+        at = trigger(reader.initialOffset())
+        station.publish("sensors.a", 2)
+        for n in (3, 4):
+            station.publish("sensors.b", n)
+        real, left = getattr(Directory, moment), [1]
+
+        def unlucky(directory: Directory, channel: str, *place: int) -> Any:
+            if channel == "sensors.b" and left:
+                left.clear()
+                station.delete_channel(channel)
+                for n in (5, 6, 7) if again else ():
+                    station.publish(channel, n)
+            return real(directory, channel, *place)
+
+        monkeypatch.setattr(Directory, moment, unlucky)
+        for _ in range(5):
+            at = trigger(at)
+        assert not left
+        assert sorted(int(row["data"]) for row in rows if row["gap"] is None) == [
+            0, *([1] if known else []), 2, *([5, 6, 7] if again else [])
+        ]  # fmt: skip
 
 
 def test_a_moved_directory_is_the_same_log(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from heliograph.log.packed import Packed
 from heliograph.spark import bodies
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
+from heliograph.spark.sink import BatchWriter, Staged, StreamWriter
 from heliograph.spark.staging import Stage
 from heliograph.staging import appending, publishing
 from heliograph.staging.files import Section
@@ -66,6 +67,29 @@ def test_nothing_is_visible_before_the_batch_is_published(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", sections)
     assert numbers(root) == list(range(20))
     assert staged(root) == []
+
+
+@pytest.mark.parametrize("harm", ["lock", "sweep"])
+def test_a_batch_that_is_published_does_not_fail_because_of_what_others_left(
+    root: Path, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files of another user, for example. Who was told of a failure would write the table again."""
+    (root / "spark").mkdir(exist_ok=True)
+    (root / "spark" / "other.json").write_text('{"batch":"0","done":false}')
+    if harm == "lock":
+        (root / "spark" / "other.lock").mkdir()
+    else:
+        monkeypatch.setattr(publishing, "sweep", lambda *_: os.listdir(root / "nowhere"))
+    said = write_options({"path": str(root), "channel": "out"})
+    schema = StructType().add("data", "string")
+    for number, writer in enumerate([BatchWriter(said, schema, overwrite=False), StreamWriter(said, schema)]):
+        (section,) = stage(root, "0", {"data": [str(number)]})
+        if isinstance(writer, BatchWriter):
+            writer.commit([Staged(None, [section])])
+        else:
+            writer.commit([Staged(QUERY, [section])], 0)
+    assert numbers(root) == [0, 1]
+    assert caplog.records
 
 
 def test_a_batch_that_comes_again_is_published_once(root: Path) -> None:

@@ -21,6 +21,7 @@ from heliograph.spark.pipelines.running import How, Listener, run
 from heliograph.spark.replay import record as records
 from heliograph.spark.replay import rows as selecting
 from heliograph.spark.replay.record import At, Record, Said
+from heliograph.spark.replay.rows import Chunk
 from tests.opening import Opener
 
 pytestmark = pytest.mark.timeout(600)  # a loaded machine takes long to start Spark
@@ -36,14 +37,16 @@ class Killed(BaseException):
     """As if the process had ended here."""
 
 
-def fake_chunks(table: Any, size: int, *, new_ids: bool) -> Iterator[tuple[At, pa.RecordBatch]]:
+def fake_chunks(table: Any, size: int, *, new_ids: bool) -> Iterator[Chunk]:
     """Rows without a Spark: a table is a list of numbers."""
     for at in range(0, len(table), size):
         part = table[at : at + size]
-        yield At(part[-1], "orders", 0, part[-1]), pa.record_batch({"data": [f'{{"n":{n}}}' for n in part]})
+        rows = pa.record_batch({"data": [f'{{"n":{n}}}' for n in part]})
+        yield Chunk(At(part[-1], "orders", 0, part[-1]), rows, {"orders": {"0": part[-1] + 1}})
 
 
-def fake_ordered(table: Any, after: At | None) -> Any:
+def fake_ordered(table: Any, after: At | None, left: Any) -> Any:
+    assert left == ({} if after is None else {"orders": {"0": after.offset + 1}})
     return [n for n in table if after is None or n > after.offset]
 
 
@@ -137,8 +140,8 @@ def test_what_sql_makes_of_one_message_is_not_torn_apart() -> None:
     offsets = [0, 0, 0, 1, 2, 2, 3]
     table: Any = Table({"_at": 7, "channel": "orders", "partition": 0, "offset": n, "data": str(n)} for n in offsets)
     found = list(selecting.chunks(table, 2, new_ids=True))
-    assert [at.offset for at, _ in found] == [0, 2, 3]
-    assert [rows["data"].to_pylist() for _, rows in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
+    assert [one.at.offset for one in found] == [0, 2, 3]
+    assert [one.rows["data"].to_pylist() for one in found] == [["0", "0", "0"], ["1", "2", "2"], ["3"]]
 
 
 def test_headers_are_what_they_were_unless_sql_made_something_else_of_them() -> None:
@@ -196,13 +199,71 @@ def test_messages_without_a_time_have_a_place_in_the_order(tmp_path: Path, spark
         "SELECT 'orders' AS channel, 0 AS partition, id AS offset, CAST(NULL AS TIMESTAMP) AS time, '1' AS data "
         "FROM range(3)"
     )
-    ((at, found),) = selecting.chunks(selecting.ordered(rows, None), 9, new_ids=False)
+    ((at, found, left),) = selecting.chunks(selecting.ordered(rows, None, {}), 9, new_ids=False)
     assert (at.offset, found["time"].to_pylist()) == (2, [None, None, None])
     records.save(tmp_path, "x", Record(said=SAID, starts={}, ends={}, batch=1, after=at))
     record = records.load(tmp_path, "x", SAID)
     assert record is not None
     assert record.after == at
-    assert selecting.ordered(rows, at).count() == 0
+    assert selecting.ordered(rows, at, None).count() == 0
+    assert selecting.ordered(rows, at, left).count() == 0
+
+
+def taken(rows: Any, size: int) -> tuple[list[str], Chunk]:
+    """What the first chunk of a replay publishes, and how far it has come then."""
+    first = next(selecting.chunks(selecting.ordered(rows, None, {}), size, new_ids=False))
+    return first.rows["data"].to_pylist(), first
+
+
+def test_a_message_that_is_removed_while_a_replay_rests_takes_no_other_along(spark: Any) -> None:
+    """Its time was later than those behind it, and so had been their place in the order."""
+    rows = spark.sql(
+        "SELECT 'orders' AS channel, CAST(id % 2 AS INT) AS partition, id DIV 2 AS offset, "
+        "timestamp_seconds(1000 + id + if(id = 3, 100, 0)) AS time, CAST(id AS STRING) AS data FROM range(20)"
+    )
+    published, first = taken(rows, 14)
+    assert len(published) == 14
+    assert "3" in published
+    rest = selecting.ordered(rows.where("data != '3'"), first.at, first.left).collect()
+    assert sorted(int(row["data"]) for row in rest) == sorted({*range(20)} - {int(one) for one in published})
+
+
+def test_what_sql_made_of_one_message_has_one_place_whatever_times_it_gave(spark: Any) -> None:
+    rows = spark.sql(
+        "SELECT 'orders' AS channel, p.id AS partition, o.id AS offset, timestamp_seconds(o.id * 10 + t.id) AS time, "
+        "concat_ws('/', p.id, o.id, t.id) AS data FROM range(2) p, range(5) o, range(3) t"
+    )
+    published, first = taken(rows, 8)
+    assert len(published) == 9
+    rest = [row["data"] for row in selecting.ordered(rows, first.at, first.left).collect()]
+    assert (len(rest), len({*published, *rest})) == (21, 30)
+
+
+def test_a_record_of_an_earlier_version_is_gone_on_with_by_its_place_alone(spark: Any) -> None:
+    rows = spark.sql(
+        "SELECT 'orders' AS channel, 0 AS partition, id AS offset, timestamp_seconds(id) AS time, '1' AS data "
+        "FROM range(9)"
+    )
+    _, first = taken(rows, 4)
+    assert [row["offset"] for row in selecting.ordered(rows, first.at, None).collect()] == [4, 5, 6, 7, 8]
+    assert selecting.joined(None, first.left) is None, "of some partitions it would not be known"
+
+
+def test_a_replay_goes_on_though_retention_took_what_it_has_published(opened: Opener, root: Path, spark: Any) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    with opened(segment_bytes=4096, retention_bytes=8192) as station:
+        for n in range(100):
+            station.publish("orders", {"n": n, "text": "x" * 100})
+        seen: list[Any] = []
+        asked = {"channel": "orders", "into": "again"}
+        listener = Listener(progress=seen.append, asked=lambda: len(seen) > 1)
+        first = run(find("replay"), {**asked, "rate": 40.0}, root, How(), listener)
+        assert first.facts["published"] == 80
+        (trimmed,) = station.trim("orders")
+        assert 0 < trimmed.first <= 80
+        assert run(find("replay"), asked, root).facts["published"] == 20
+        assert [message.data["n"] for message in station.read("again")] == list(range(100))
+    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_a_range_and_a_condition_over_archive_and_log_are_published_once(

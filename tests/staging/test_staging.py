@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heliograph as hg
-from heliograph.errors import Busy, Damaged
+from heliograph.errors import Busy, Damaged, DiskFull, NotFound, OutcomeUnknown
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log import packed
 from heliograph.log.lines import intact, origin_of
@@ -255,6 +256,54 @@ def test_what_comes_before_a_damaged_section_is_there_once_when_it_is_mended(roo
         path.write_bytes(data)
         publish_batch(str(root), Q, "0", [])
     assert numbers(root) == list(range(1200))
+
+
+@pytest.mark.parametrize("query", [None, Q])
+@pytest.mark.parametrize("harm", ["swept", "elsewhere", "short"])
+def test_a_batch_of_which_something_is_not_there_does_not_happen(root: Path, query: str | None, harm: str) -> None:
+    """Swept while its last task ran for a day, or on the disk of a machine that does not share the directory."""
+    name = query or "batches"
+    laid = lay(root, "1", 1, query=name, name="a") + lay(root, "1", 2, query=name, name="b")
+    path = root / "spark" / "staged" / laid[1].file
+    if harm == "swept":
+        shutil.rmtree(path.parent.parent)
+    elif harm == "elsewhere":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(NotFound, match=r"1/[ab]\.lines is not there .*Nothing of the batch is published"):
+        publish_batch(str(root), query, "1", laid)
+    assert load(root, name) is None
+    publish_batch(str(root), query, "1", lay(root, "1", 3, query=name, name="c"))
+    publish_batch(str(root), query, "2", lay(root, "2", 4, query=name))
+    assert numbers(root) == [3, 4], "it is tried again, and others are not held up"
+
+
+@pytest.mark.parametrize("query", [None, Q])
+def test_a_batch_that_a_full_disk_stopped_is_told_to_have_happened(
+    root: Path, monkeypatch: pytest.MonkeyPatch, query: str | None
+) -> None:
+    """Who took it for one of which nothing is there would write it again, and have its messages twice."""
+    name, real, left = query or "batches", Producer.publish_encoded, [1]
+
+    def publish(*args: Any, **more: Any) -> int:
+        if left.pop() == 0:
+            raise DiskFull("no space left")
+        left.append(0)
+        return real(*args, **more)
+
+    laid = lay(root, "1", *range(50), query=name) + lay(root, "1", *range(50, 60), query=name, name="b", partition=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Producer, "publish_encoded", publish)
+        with pytest.raises(OutcomeUnknown, match=r"\(no space left\).* next publishes what is left.*do not write"):
+            publish_batch(str(root), query, "1", laid)
+        patched.setattr(Producer, "publish_encoded", lambda *_, **__: publish())
+        left[:] = [0]
+        with pytest.raises(DiskFull, match=r"^no space left$"):  # of which nothing is there, and never will be
+            publish_batch(str(root), query, "2", lay(root, "2", 99, query=name))
+    assert numbers(root) == list(range(50))
+    publish_batch(str(root), query, "3", lay(root, "3", 60, query=name))
+    assert numbers(root) == list(range(61))
 
 
 def test_a_section_that_does_not_have_its_lines_is_damaged(root: Path) -> None:

@@ -129,7 +129,7 @@ def _named(args: list[str]) -> list[str]:
 def command_of(one: Pipeline, run: Callable[..., Any], further: Iterable[click.Parameter]) -> click.Command:
     """The command that runs a pipeline."""
     params = list(further)
-    taken = {param.name for param in params}
+    taken = {"help", *(param.name for param in params)}
     for option in one.options:
         if option.name in taken:
             raise ConfigError(

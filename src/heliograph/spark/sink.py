@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.aside import Aside, aside
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import WriteOptions
+
+logger = logging.getLogger("heliograph.spark")
 
 
 @dataclass
@@ -50,7 +53,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
         self._place.publish(None, self._batch, _laid(messages))
-        self._place.tidy()
+        _tidy(self._place)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - what failed says nothing
         """A task failed for good."""
@@ -77,12 +80,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for query in _queries(messages):
             self._place.publish(query, str(batchId), _laid(messages))
         if batchId % 100 == 0:
-            self._place.tidy()
+            _tidy(self._place)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """A task failed for good."""
         for query in _queries(messages):
             self._place.drop(query, str(batchId))
+
+
+def _tidy(place: Aside) -> None:
+    """Look after what others left. Whatever is in the way of that, ours is published, and not to be repeated."""
+    try:
+        place.tidy()
+    except HeliographError as error:
+        logger.warning("%s", error)
 
 
 def _task_name() -> str:

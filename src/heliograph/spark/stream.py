@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from heliograph.errors import Incomplete
+from heliograph.errors import Incomplete, NotFound
 from heliograph.log.cursor import Missing
 from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.archive.together import plan
@@ -96,18 +97,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, store: Store, begin: Positions) -> Positions:
         """Where all channels end now; one that was deleted, or is not asked for any more, stays where it is."""
         names = store.look(self._options.channels, begin)
-        found = {name: store.find(name) for name in self._options.channels.among(names)}
-        lives = {name: life for name, life in found.items() if life is not None}
-        places = {
-            name: {
-                # A query may begin at an offset that is still to come: it waits for that, and does not go back.
-                number: max(store.bounds(name, number).next, _before(begin.get(name), life, number))
-                for number in range(life.partitions)
-            }
-            for name, life in lives.items()
-        }
-        rest = {name: begin[name] for name in begin if name not in lives}
-        return {**_reached(store, lives, places, begin), **rest}
+        lives: dict[str, Life] = {}
+        places: dict[str, dict[int, int]] = {}
+        for name in self._options.channels.among(names):
+            life = store.find(name)
+            if life is not None:
+                with contextlib.suppress(NotFound):  # deleted since
+                    places[name] = {
+                        # A query may begin at an offset that is still to come: it waits for that, and does not go back.
+                        number: max(store.bounds(name, number).next, _before(begin.get(name), life, number))
+                        for number in range(life.partitions)
+                    }
+                    lives[name] = life
+        ends = _reached(store, lives, places, begin)
+        for name, life in lives.items():
+            now = store.find(name)
+            if now is None or now.incarnation != life.incarnation:
+                del ends[name]  # what was looked at may have been another's
+        return {**ends, **{name: begin[name] for name in begin if name not in ends}}
 
     def _check_there(self, store: Store, begin: Positions) -> None:
         """A channel that was read, is still asked for and is gone is not passed over."""
@@ -205,8 +212,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first(store, name, number), Missing(reached.offset, reached.offset + 1, why)
 
     def _first(self, store: Store, name: str, number: int) -> int:
-        life = store.find(name)
-        return 0 if life is None or number >= life.partitions else store.bounds(name, number).first
+        with contextlib.suppress(NotFound):  # deleted since
+            life = store.find(name)
+            return 0 if life is None or number >= life.partitions else store.bounds(name, number).first
+        return 0
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ import google_crc32c
 import msgspec
 
 from heliograph.disk import SYSTEM_DISK
-from heliograph.errors import Damaged
+from heliograph.errors import Damaged, NotFound
 from heliograph.log.stamping import SUM_BYTES
 
 FOLDER: Final = "spark"
@@ -72,6 +73,24 @@ def make_folder(root: Path, query: str, batch: str) -> Path:
         for above in found.parents[: len(found.relative_to(root).parts)]:
             SYSTEM_DISK.sync_directory(above)
     return found
+
+
+def check_laid(root: Path, sections: Iterable[Section]) -> None:
+    """NotFound if something of a batch is not there: it must not happen, or it could never be published as a whole."""
+    ends: dict[str, int] = {}
+    for section in sections:
+        ends[section.file] = max(ends.get(section.file, 0), section.position + section.length)
+    for file, end in ends.items():
+        path = root / FOLDER / STAGED / file
+        size = -1
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            size = SYSTEM_DISK.stat(path).st_size
+        if size < end:
+            raise NotFound(
+                f"{path} is not there as it was laid aside: another run of the same query dropped it, it was swept "
+                "after a day, or its task ran where this directory is another one. Nothing of the batch is published; "
+                "run it again"
+            )
 
 
 def read(root: Path, section: Section) -> bytes:

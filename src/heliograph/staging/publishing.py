@@ -24,12 +24,12 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import Damaged, HeliographError
+from heliograph.errors import Damaged, HeliographError, OutcomeUnknown, StorageError
 from heliograph.limits import SPARK_LOCK_S, SPARK_NAMES_MAX, SPARK_STAGED_S
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
 from heliograph.staging.appending import publish_sections
-from heliograph.staging.files import FOLDER, Section, Swept, discard, discard_through, sweep
+from heliograph.staging.files import FOLDER, Section, Swept, check_laid, discard, discard_through, sweep
 from heliograph.staging.queries import ALONE, is_numbered
 from heliograph.station.producer import Producer
 from heliograph.station.station import Station, open_station
@@ -63,8 +63,13 @@ def _never() -> bool:
 
 def publish_batch(path: str, query: str | None, batch: str, sections: list[Section]) -> None:
     """Publish a batch of a query, unless that was done before; without a query a batch that comes once."""
+
+    def found() -> list[Section]:
+        check_laid(Path(path), sections)
+        return sections
+
     with Publishing(path, query or ALONE) as publishing:
-        publishing.publish(batch, lambda: sections)
+        publishing.publish(batch, found)
 
 
 def drop_batch(path: str, query: str | None, batch: str) -> None:
@@ -101,6 +106,20 @@ class Publishing:
 
         ``sections`` is asked for what belongs to it, if it has not happened. ``enough``: whether to go on another time.
         """
+        try:
+            return self._publish(batch, sections, enough)
+        except Damaged:
+            raise  # it says what to do
+        except StorageError as error:
+            if not self.under_way(batch):
+                raise
+            raise OutcomeUnknown(
+                f"the batch has happened, and is not published as a whole ({error}): whoever publishes a batch here "
+                "next publishes what is left of it. Start a stream again; do not write a table again, or its messages "
+                "will be there twice"
+            ) from error
+
+    def _publish(self, batch: str, sections: Callable[[], list[Section]], enough: Enough) -> bool:
         record = self.finished(enough)
         if record is not None and not record.done:
             return False
@@ -116,9 +135,13 @@ class Publishing:
 
     def drop(self, batch: str) -> None:
         """Remove what was laid aside for a batch, unless it has happened and is not yet published as a whole."""
-        record = load(self.root, self._query)
-        if record is None or record.done or record.batch != batch:
+        if not self.under_way(batch):
             discard(self.root, self._query, batch)
+
+    def under_way(self, batch: str) -> bool:
+        """Whether a batch has happened and is not yet published as a whole."""
+        record = load(self.root, self._query)
+        return record is not None and not record.done and record.batch == batch
 
     def begin(self, batch: str, sections: list[Section]) -> None:
         """From here on the batch has happened."""
@@ -188,7 +211,7 @@ def tidy(path: str | Path, station: Station | None = None, enough: Enough = _nev
             if _free(root, query) and not enough():
                 with Publishing(path, query, station=station) as publishing:
                     publishing.finished(enough)
-        except HeliographError as error:
+        except (HeliographError, OSError) as error:
             keep.add(query)
             logger.warning("what was laid aside for '%s' is not published: %s", query, error)
     return sweep(root, SPARK_STAGED_S, frozenset(keep))

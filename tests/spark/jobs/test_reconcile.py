@@ -10,8 +10,8 @@ import pytest
 import heliograph as hg
 from heliograph.errors import ConfigError, NotFound
 from heliograph.spark.jobs._places import places
-from heliograph.spark.jobs.reconcile import reconcile
-from heliograph.spark.pipelines.running import run
+from heliograph.spark.jobs.reconcile import Taken, _mended, reconcile
+from heliograph.spark.pipelines.running import How, Listener, run
 
 
 def lines(root: Path, channel: str = "orders") -> list[bytes]:
@@ -81,6 +81,18 @@ def test_repair_appends_the_lines_as_they_are_and_once(spark: Any, stations: tup
     again = run(reconcile, {"also": (str(hub),), "repair": True}, host)
     assert not found(again, "missing")
     assert "repaired" not in again.tables
+
+
+def test_a_repair_that_is_stopped_says_that_not_all_is_well(spark: Any, stations: tuple[Path, Path]) -> None:
+    host, hub = stations
+    before = lines(hub)
+    stopping = Listener(asked=lambda: True)
+    result = run(reconcile, {"also": (str(hub),), "channel": "orders", "repair": True}, host, How(), stopping)
+    assert [(one["appended"], one["why"]) for one in result.tables["repaired"]] == [(0, "it was stopped")] * 2
+    assert lines(hub) == before
+    assert len(found(result, "missing")) == 4
+    taken = [Taken(station="host1", appended=1), Taken(station="hub", why="it was stopped")]
+    assert _mended(places([host, hub]), result.tables["missing"], taken) == 1
 
 
 def test_lines_that_are_there_twice_or_differ_are_told(spark: Any, stations: tuple[Path, Path], tmp_path: Path) -> None:

@@ -86,6 +86,10 @@ def test_the_report_of_a_station(spark: Any, tmp_path: Path) -> None:
     ):
         assert word in words
     assert found.tags.count("rect") >= 2  # bars
+    later, since = (datetime.now(UTC) + timedelta(hours=1)).isoformat(), '{"orders": "new"}'
+    for channel, start, letters in ((">", later, 0), (">", "-1h", 12), ("orders", since, 12), ("clicks", "0", 0)):
+        again = run(report, {"output": str(file), "channel": channel, "start": start}, root)
+        assert again.facts["letters"] == letters, start
 
 
 TEXTS = st.sampled_from(["a", "<b>", "é <i class='x'>", '"><b>', ""])
@@ -132,7 +136,11 @@ def test_an_axis_is_as_long_as_needed_and_not_much_longer(most: float) -> None:
     assert len(ticks) <= 6
 
 
-@given(st.datetimes(), st.datetimes())
+moments = st.datetimes(datetime(1970, 1, 1))
+"""Times that messages can have."""
+
+
+@given(moments, moments)
 def test_there_are_not_too_many_windows_however_far_apart_messages_are(one: datetime, other: datetime) -> None:
     first, last = sorted((one, other))
     assert (last - first) / timedelta(seconds=step_s(first, last)) <= 96

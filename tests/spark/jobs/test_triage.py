@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, NotFound
 from heliograph.spark.jobs.triage import pattern, triage
 from heliograph.spark.pipelines.running import run
 from tests.proof.tools import eventually
@@ -114,6 +114,16 @@ def test_a_station_without_dead_letters_has_none(spark: Any, tmp_path: Path) -> 
     with hg.open(tmp_path / "data", name="host1", durability="os") as station:
         station.publish("orders", 1)
     assert run(triage, {}, tmp_path / "data").facts == {"letters": 0}
+
+
+def test_a_channel_without_dead_letters_has_none_and_one_that_is_not_there_is_named(spark: Any, tmp_path: Path) -> None:
+    with hg.open(tmp_path / "data", durability="os") as station:
+        station.publish("orders", 1)
+    for more in ({}, {"redrive": True}):
+        result = run(triage, {"channel": ("orders", "orders.dead-letter"), **more}, tmp_path / "data")
+        assert (result.tables["clusters"], result.facts["letters"]) == ([], 0)
+    with pytest.raises(NotFound, match=r"^there is no channel 'nope' in"):
+        run(triage, {"channel": ("orders", "nope")}, tmp_path / "data")
 
 
 def test_conditions_on_payloads_that_are_no_objects_and_headers_that_others_set(spark: Any, tmp_path: Path) -> None:

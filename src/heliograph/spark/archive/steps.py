@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import Busy
+from heliograph.errors import Busy, NotFound
 from heliograph.log.locks import FileLock
 from heliograph.names import REPLY
 from heliograph.spark.admission import Allowance, admitted
@@ -65,25 +65,27 @@ def held(root: Path) -> Iterator[None]:
         lock.release()
 
 
+class _Found(NamedTuple):
+    """A channel, as it was looked at."""
+
+    manifest: Manifest
+    life: Life | None
+    incarnation: str
+    asks: list[Ask]
+
+
 def plan(directory: Directory, root: Path, channels: Channels, step_bytes: int) -> list[Planned]:
     """What is there and not archived, of every channel, up to some bytes in all."""
-    found: list[tuple[Manifest, Life | None, str, list[Ask]]] = []
-    for name in directory.among(channels):
+    found: list[_Found] = []
+    for name in directory.look(channels):
         if name.startswith(REPLY):
             continue  # gone in a moment
-        file = directory.engine.describe(name)
-        manifest = manifests.load(root, name)
-        manifests.check_there(root, manifest, archived.load(directory.root, name), file.incarnation)
-        manifests.check_owner(root, manifest, directory.engine.name, file.incarnation)
-        life = manifests.current(manifest, file.incarnation, _looking(directory, name))
-        asks = []
-        for number in range(file.partitions):
-            bounds = directory.bounds(name, number)
-            reached = None if life is None else life.reached.get(number)
-            first = bounds.first if reached is None else reached.offset
-            asks.append(Ask(name, number, file.incarnation, Stretch(first, max(first, bounds.next))))
-        found.append((manifest, life, file.incarnation, asks))
-    flat = [ask for *_, asks in found for ask in asks]
+        try:
+            found.append(_look(directory, root, name))
+        except NotFound:
+            if name in channels.names or directory.find(name) is not None:
+                raise  # else it was deleted between two looks
+    flat = [ask for one in found for ask in one.asks]
     ends = iter(admitted(directory, flat, Allowance(bytes=step_bytes)))
     planned: list[Planned] = []
     for manifest, life, incarnation, asks in found:
@@ -92,6 +94,22 @@ def plan(directory: Directory, root: Path, channels: Channels, step_bytes: int) 
         if waiting or life is None or life.incarnation != incarnation or ranges.keys() - life.reached.keys():
             planned.append(Planned(manifest, life, incarnation, ranges, waiting))
     return planned
+
+
+def _look(directory: Directory, root: Path, name: str) -> _Found:
+    """What of a channel is archived, and what is there."""
+    file = directory.channel(name)
+    manifest = manifests.load(root, name)
+    manifests.check_there(root, manifest, archived.load(directory.root, name), file.incarnation)
+    manifests.check_owner(root, manifest, directory.engine.name, file.incarnation)
+    life = manifests.current(manifest, file.incarnation, _looking(directory, name))
+    asks = []
+    for number in range(file.partitions):
+        bounds = directory.bounds(name, number)
+        reached = None if life is None else life.reached.get(number)
+        first = bounds.first if reached is None else reached.offset
+        asks.append(Ask(name, number, file.incarnation, Stretch(first, max(first, bounds.next))))
+    return _Found(manifest, life, file.incarnation, asks)
 
 
 def _looking(directory: Directory, channel: str) -> Any:
@@ -105,12 +123,34 @@ def step(spark: SparkSession, path: Path, root: Path, channels: Channels, step_b
     """Archive what is new, about ``step_bytes`` of it. The caller holds the archive."""
     with Directory(str(path)) as directory:
         planned = plan(directory, root, channels, step_bytes)
-        options = asked(path, planned, file_bytes)
-        told = [] if options is None else write(spark, options, root, file_bytes)
+        told = _written(spark, directory, root, planned, file_bytes)
         done = Done(0, 0, 0, 0, [])
         for one in planned:
             done = _plus(done, _commit(directory, root, one, told))
     return done
+
+
+def _written(
+    spark: SparkSession, directory: Directory, root: Path, planned: list[Planned], file_bytes: int
+) -> list[Any]:
+    """What tasks tell who wrote what is planned, without channels that were deleted before they could."""
+    while True:
+        options = asked(directory.root, planned, file_bytes)
+        if options is None:
+            return []
+        try:
+            return write(spark, options, root, file_bytes)
+        except Exception:
+            there = [one for one in planned if _lives(directory, one)]
+            if len(there) == len(planned):
+                raise
+            planned = there
+
+
+def _lives(directory: Directory, one: Planned) -> bool:
+    """Whether a channel is still the one that it was when its step was planned."""
+    file = directory.find(one.manifest.channel)
+    return file is not None and file.incarnation == one.incarnation
 
 
 def asked(path: Path, planned: list[Planned], file_bytes: int) -> dict[str, str] | None:
@@ -143,8 +183,7 @@ def _commit(directory: Directory, root: Path, one: Planned, told: list[Any]) -> 
     """Make what was written of a channel, and its new position, true at once."""
     channel = one.manifest.channel
     left = one.waiting - sum(range.next - range.first for range in one.ranges.values())
-    file = directory.find(channel)
-    if file is None or file.incarnation != one.incarnation:
+    if not _lives(directory, one):
         return Done(0, 0, 0, one.waiting, [])  # it lives anew: the next step sees how
     # A partition that was added after the planning was read as well: the next step archives it.
     mine = [row for row in told if row["channel"] == channel and row["partition"] in one.ranges]

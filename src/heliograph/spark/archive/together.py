@@ -60,8 +60,8 @@ def plan(store: Store, asks: Sequence[Ask], conditions: Conditions, split_bytes:
     planned: list[InputPartition] = []
     if isinstance(store, WithArchive):
         parted = [_parted(store, ask) for ask in asks]
-        asks = [ask for _, ask in parted]
-        for old, ask in parted:
+        asks = [ask for before, _, rest in parted for ask in (before, rest)]
+        for _, old, ask in parted:
             files, holes = store.archive.splits(store, ask.channel, ask.partition, old, conditions)
             planned += files
             planned += [Split(ask.channel, ask.partition, ask.incarnation, (), hole) for hole in holes]
@@ -73,10 +73,9 @@ def sizes(store: Store, asks: Sequence[Ask]) -> list[int]:
     if not isinstance(store, WithArchive):
         return splits.sizes(store, asks)
     parted = [_parted(store, ask) for ask in asks]
-    live = splits.sizes(store, [ask for _, ask in parted])
     return [
-        size + sum(length for _, length in _archived(store, ask, old))
-        for size, (old, ask) in zip(live, parted, strict=True)
+        sum(splits.sizes(store, [before, rest])) + sum(length for _, length in _archived(store, rest, old))
+        for before, old, rest in parted
     ]
 
 
@@ -86,8 +85,14 @@ def ends(store: Store, asks: Sequence[Ask], shares: Sequence[int]) -> list[int]:
         return splits.ends(store, asks, shares)
     found: list[int] = []
     for ask, share in zip(asks, shares, strict=True):
-        old, rest = _parted(store, ask)
+        before, old, rest = _parted(store, ask)
         end, left = ask.stretch.first, share
+        if before.stretch.first < before.stretch.next:
+            (end,) = splits.ends(store, [before], [share])
+            left -= sum(splits.sizes(store, [before]))
+        if end < old.first:
+            found.append(end)
+            continue
         for piece, length in _archived(store, ask, old):
             if left <= 0 and end > ask.stretch.first:
                 break
@@ -102,8 +107,14 @@ def _archived(store: WithArchive, ask: Ask, old: Range) -> list[tuple[Range, int
     return store.archive.sizes(store, ask.channel, ask.partition, old)
 
 
-def _parted(directory: WithArchive, ask: Ask) -> tuple[Range, Ask]:
-    """The part of a stretch that is archived, and the rest of it."""
+def _parted(directory: WithArchive, ask: Ask) -> tuple[Ask, Range, Ask]:
+    """A stretch in three: what the archive never had, what it has, and what it does not have yet.
+
+    What came before its first message is the log's, which has it or tells that it is gone.
+    """
+    first, following = ask.stretch
     covered = directory.archive.covered(directory, ask.channel, ask.partition)
-    border = min(max(ask.stretch.first, covered.next), ask.stretch.next)
-    return Range(ask.stretch.first, border), ask._replace(stretch=Stretch(border, ask.stretch.next))
+    begin = min(max(first, covered.first), following)
+    border = min(max(begin, covered.next), following)
+    before, rest = Stretch(first, begin), Stretch(border, following)
+    return ask._replace(stretch=before), Range(begin, border), ask._replace(stretch=rest)

@@ -210,6 +210,7 @@ def _repaired(run: Run, there: list[Place], target: Place, missing: DataFrame, c
             ordered = lines.orderBy("channel", "partition", "offset").select("channel", "raw").toLocalIterator()
             for channel, batch in _batches(ordered):
                 if run.stopping():
+                    taken.why = taken.why or "it was stopped"
                     return taken
                 arrival = station.engine.relayed.arrive(channel, batch)
                 taken.appended += arrival.appended
@@ -235,7 +236,7 @@ def _mended(there: list[Place], missing: DataFrame, taken: list[Taken]) -> int:
     """How many of the missing messages are nowhere missing any more; told from what was appended."""
     from pyspark.sql import functions as F
 
-    full = {one.station for one in taken if not one.had_before and not one.refused}
+    full = {one.station for one in taken if not (one.had_before or one.refused or one.why)}
     stations = {one.name for one in there if not one.archive}
     mended = [F.lit(name) for name in sorted(full)]
     logs = [F.lit(name) for name in sorted(stations)]

@@ -53,7 +53,7 @@ def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **aske
     """
     from heliograph.spark.replay import record as records
     from heliograph.spark.replay.record import Record, Said
-    from heliograph.spark.replay.rows import resolved, selected
+    from heliograph.spark.replay.rows import left_of, resolved, selected
 
     said = Said(**asked)
     check_publishable(said.into)
@@ -64,15 +64,15 @@ def replay(run: Run, name: str | None, rate: float | None, dry_run: bool, **aske
     if record is None:
         starts, ends = resolved(run.path, said)
         record = Record(said=said, starts=starts, ends=ends)
-    table = selected(run.spark, run.path, said, record.starts, record.ends)
     if dry_run:
-        return _counted(table, called, record)
+        return _counted(selected(run.spark, run.path, said, record.starts, record.ends), called, record)
     if record.done:
         facts = {"published": 0, "done": f"already ({record.published_after}); another --name publishes again"}
         return Result({}, {"replay": called, "into": said.into, **facts})
     records.save(run.folder, called, record)
     publishing = _Publishing(run, called, record, rate)
-    total = publishing.all(table)
+    starts = left_of(said, record.starts, publishing.reached.left)
+    total = publishing.all(selected(run.spark, run.path, said, starts, record.ends))
     facts = {"published": publishing.now, "published before": total - publishing.now}
     return Result({}, {"replay": called, "into": said.into, **facts})
 
@@ -100,6 +100,7 @@ class _Publishing:
     def __init__(self, run: Run, name: str, record: Record, rate: float | None) -> None:
         from heliograph import config as configs
         from heliograph.spark.options import WriteOptions
+        from heliograph.spark.replay.record import reached
 
         self._run = run
         self._name = name
@@ -107,26 +108,27 @@ class _Publishing:
         self._rate = rate
         self._options = WriteOptions(str(run.path), record.said.into, None, "replay")
         self._max_bytes = configs.load(None, data_dir=str(run.path)).messages.max_bytes
+        self.reached = reached(run.path, name, record)
         self._begun = time.monotonic()
         self.now = 0
 
     def all(self, table: Any) -> int:
         """Publish what is left; how many messages of it there are in all."""
-        from heliograph.spark.replay.record import reached, save
-        from heliograph.spark.replay.rows import chunks, ordered
+        from heliograph.spark.replay.record import save
+        from heliograph.spark.replay.rows import chunks, joined, ordered
 
-        batch, after, published = reached(self._run.path, self._name, self._record)
+        batch, after, published, left = self.reached
         size = _CHUNK_ROWS if self._rate is None else max(1, min(_CHUNK_ROWS, int(self._rate * _CHUNK_S)))
-        for at, rows in chunks(ordered(table, after), size, new_ids=self._record.said.new_ids):
+        for at, rows, behind in chunks(ordered(table, after, left), size, new_ids=self._record.said.new_ids):
             if not self._paced():
                 return published
             batch += 1
             self._record = msgspec.structs.replace(
-                self._record, batch=batch, before=after, published_before=published, after=at,
-                published_after=published + rows.num_rows,
+                self._record, batch=batch, before=after, published_before=published, left_before=left, after=at,
+                published_after=published + rows.num_rows, left_after=joined(left, behind),
             )  # fmt: skip
             self._publish(rows, batch)
-            after, published = at, published + rows.num_rows
+            after, published, left = at, self._record.published_after, self._record.left_after
             self.now += rows.num_rows
             self._tell(batch)
         save(self._run.folder, self._name, msgspec.structs.replace(self._record, done=True))

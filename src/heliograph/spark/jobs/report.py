@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.disk import SYSTEM_DISK, explaining
+from heliograph.names import DEAD_LETTER
 from heliograph.spark.jobs import rollup as rollups
 from heliograph.spark.jobs import triage as letters
 from heliograph.spark.jobs import types as payloads
 from heliograph.spark.jobs._fields import registered
 from heliograph.spark.jobs._page import Figures, page
 from heliograph.spark.jobs._places import place
+from heliograph.spark.options import Channels
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def _figures(run: Run, channel: str, start: str, title: str | None) -> Figures:
         return Figures(
             station=place(run.path).name, title=title, made=datetime.now(UTC), first=first, last=last, every_s=every_s,
             channels=_by_channel(messages), windows=_by_time(messages, every_s), latency=_latency(messages, every_s),
-            clusters=_clusters(run, messages, channel), drift=drift,
+            clusters=_clusters(run, channel, start), drift=drift,
             fields=[row for key, fields in sorted(counts.items()) for row in payloads.described(key, fields)],
         )  # fmt: skip
     finally:
@@ -113,11 +115,13 @@ def _latency(messages: DataFrame, every_s: int) -> list[dict[str, Any]]:
     return [row.asDict() | {"at": row["at"].astimezone(UTC)} for row in rows.collect()]
 
 
-def _clusters(run: Run, messages: DataFrame, channel: str) -> list[dict[str, Any]]:
-    names = letters.dead_channels(run.path)
-    if channel != ">":
-        meant = {row["channel"] for row in messages.select("channel").distinct().collect()}
-        names = [name for name in names if name.rpartition(".")[0] in meant]
+def _clusters(run: Run, channel: str, start: str) -> list[dict[str, Any]]:
+    """Those of the channels that are meant, given up since then: of messages that may be older, and deleted."""
+    originals = {name: name.removesuffix(DEAD_LETTER) for name in letters.dead_channels(run.path)}
+    meant = Channels(channel).among(list(originals.values()))
+    names = [name for name, original in originals.items() if original in meant]
     if not names:
         return []
-    return letters.clusters(letters.letters(run.read(Input(",".join(names), {"failOnGap": "false"}, _COLUMNS))))
+    begin = "first" if start.isdecimal() or start.startswith("{") else start  # offsets are those of the messages
+    options = {"startingOffsets": begin, "failOnGap": "false"}
+    return letters.clusters(letters.letters(run.read(Input(",".join(names), options, _COLUMNS))))

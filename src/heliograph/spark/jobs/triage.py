@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.admin import dead
 from heliograph.admin.letters import original_channel
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, NotFound
 from heliograph.names import DEAD_LETTER
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
 from heliograph.station.station import open_station
@@ -74,7 +74,7 @@ def triage(run: Run, channel: tuple[str, ...], where: str | None, redrive: bool,
         raise ConfigError("--to-all and --dry-run say how to redrive; add --redrive")
     if redrive and where is None and not channel:
         raise ConfigError("redrive which letters? Say --where or --channel; --where true means all")
-    names = [f"{original_channel(name)}{DEAD_LETTER}" for name in channel] or dead_channels(run.path)
+    names = dead_channels(run.path, channel)
     if not names:
         return Result({"clusters": []}, {"letters": 0})
     found = letters(run.read(Input(",".join(names), {"failOnGap": "false"}, _COLUMNS)))
@@ -92,12 +92,19 @@ def triage(run: Run, channel: tuple[str, ...], where: str | None, redrive: bool,
         found.unpersist()
 
 
-def dead_channels(path: Path) -> list[str]:
-    """The channels of dead letters of a station."""
+def dead_channels(path: Path, chosen: Sequence[str] = ()) -> list[str]:
+    """The channels of dead letters of a station, or those of some of its channels: one may have none yet."""
     from heliograph.spark.directory import Directory
 
     with Directory(str(path)) as directory:
-        return [name for name in directory.engine.channel_names() if name.endswith(DEAD_LETTER)]
+        names = directory.engine.channel_names()
+    if not chosen:
+        return [name for name in names if name.endswith(DEAD_LETTER)]
+    originals = list(dict.fromkeys(map(original_channel, chosen)))
+    unknown = [name for name in originals if name not in names and name + DEAD_LETTER not in names]
+    if unknown:
+        raise NotFound(f"there is no channel '{unknown[0]}' in {path}")
+    return [name + DEAD_LETTER for name in originals if name + DEAD_LETTER in names]
 
 
 # -- pure -------------------------------------------------------------------------------------------------------------

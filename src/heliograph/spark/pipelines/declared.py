@@ -174,6 +174,13 @@ def checked(one: Pipeline) -> Pipeline:
             "writes to a channel, parquet, delta or console"
         )
     named = [option.name for option in one.options]
+    odd = [name for name in named if not name.isidentifier()]
+    if odd:  # it is an argument of the function, or a parameter of the statement
+        close = "".join(letter if letter.isalnum() else "_" for letter in odd[0])
+        raise ConfigError(
+            f"pipeline '{one.name}': option '{odd[0]}' cannot be called so: use letters, digits and '_', as in "
+            f"'{close if close.isidentifier() else '…'}' (the command line has '-' for '_')"
+        )
     twice = {name for name in named if named.count(name) > 1}
     twice |= set() if callable(one.inputs) else {name for name in one.inputs if name in named}
     if twice:

@@ -145,7 +145,18 @@ def _load(path: Path) -> ModuleType:
 
 
 def _of_module(module: ModuleType) -> dict[str, Pipeline]:
-    return {one.name: one for one in vars(module).values() if isinstance(one, Pipeline)}
+    return _by_name(
+        module.__file__ or module.__name__, [one for one in vars(module).values() if isinstance(one, Pipeline)]
+    )
+
+
+def _by_name(file: str | Path, found: Iterable[Pipeline]) -> dict[str, Pipeline]:
+    """Pipelines by their names. If two had one, only the last would ever be run."""
+    named: dict[str, Pipeline] = {}
+    for one in found:
+        if named.setdefault(one.name, one) is not one:  # a module may have two words for one
+            raise ConfigError(f"{file} declares pipeline '{one.name}' twice; choose another name for one of them")
+    return named
 
 
 # -- SQL --------------------------------------------------------------------------------------------------------------
@@ -160,7 +171,7 @@ def _of_text(path: Path) -> dict[str, Pipeline]:
         found = msgspec.convert(told, list[Declared], strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path} does not declare a pipeline: {error}") from None
-    return {one.name: _of_sql(one) for one in found}
+    return _by_name(path, map(_of_sql, found))
 
 
 def _of_sql(one: Declared) -> Pipeline:

@@ -105,7 +105,7 @@ def write_delta(rows: DataFrame, place: str, output: Output, batch: tuple[str, i
     elif output.mode != "complete" and DeltaTable.is_deltatable(place):
         raise ConfigError(f"{place} is there already: choose another directory, or say mode: complete to replace it")
     found = rows.toArrow()
-    if batch is not None and not found.num_rows:
+    if batch is not None and not found.num_rows and output.mode != "complete":
         return
     try:
         write_deltalake(

@@ -130,7 +130,7 @@ class Teller:
 def statuses(root: Path) -> list[Status]:
     """Every pipeline that was ever run for a station, as it is now."""
     try:
-        names = sorted(path.name for path in (root / FOLDER).iterdir() if path.is_dir())
+        names = sorted(path.name for path in (root / FOLDER).iterdir() if (path / "status.json").is_file())
     except FileNotFoundError:
         return []
     return [found for name in names if (found := status(root, name)) is not None]

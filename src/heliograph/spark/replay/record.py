@@ -18,6 +18,9 @@ from heliograph.errors import ConfigError, Damaged
 from heliograph.names import check_name
 from heliograph.staging.publishing import Publishing
 
+Offsets = dict[str, dict[str, int]]
+"""An offset for each partition of each channel."""
+
 
 class At(NamedTuple):
     """A row's place in the order: times never go back within a partition."""
@@ -44,15 +47,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """NAME.json."""
 
     said: Said
-    starts: dict[str, dict[str, int]]
+    starts: Offsets
     """The offsets that the words meant when it began, so that they mean the same when it goes on."""
-    ends: dict[str, dict[str, int]]
+    ends: Offsets
     batch: int = 0
     """The last batch that was begun; 0 if there was none."""
     before: At | None = None
     published_before: int = 0
+    left_before: Offsets | None = None
+    """Where what is not published begins, in each partition of which something is: a place in the order does not say
+    so for ever, because messages whose times it was made from may be removed. An earlier version did not note it."""
     after: At | None = None
     published_after: int = 0
+    left_after: Offsets | None = None
     done: bool = False
 
 
@@ -62,6 +69,7 @@ class Reached(NamedTuple):
     batch: int
     at: At | None
     published: int
+    left: Offsets | None
 
 
 _decode: Final = msgspec.json.Decoder(Record).decode
@@ -101,9 +109,9 @@ def save(folder: Path, name: str, record: Record) -> None:
 def reached(path: Path, name: str, record: Record) -> Reached:
     """Finish a batch that was begun, and say how far everything is published."""
     if not record.batch:
-        return Reached(0, None, 0)
+        return Reached(0, None, 0, {})
     with Publishing(str(path), query(name)) as publishing:
         sink = publishing.finished()
     if sink is not None and int(sink.batch) >= record.batch:
-        return Reached(record.batch, record.after, record.published_after)
-    return Reached(record.batch - 1, record.before, record.published_before)
+        return Reached(record.batch, record.after, record.published_after, record.left_after)
+    return Reached(record.batch - 1, record.before, record.published_before, record.left_before)

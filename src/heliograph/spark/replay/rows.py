@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -15,12 +15,11 @@ from heliograph.spark.bodies import COLUMNS, check_columns
 from heliograph.spark.columns import kept_schema
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import WriteOptions, read_options
-from heliograph.spark.replay.record import At, Said
+from heliograph.spark.replay.record import At, Offsets, Said
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Offsets = dict[str, dict[str, int]]
 _PLACE: Final = ("channel", "partition", "offset")
 _TAKEN: Final = tuple(name for name in COLUMNS if name != "channel")
 _TYPES: Final = {"time": pa.timestamp("us", "UTC"), "bytes": pa.binary()}
@@ -44,6 +43,13 @@ def resolved(path: Path, said: Said) -> tuple[Offsets, Offsets]:
                 for offsets, place in zip(found, places, strict=True):
                     offsets.setdefault(name, {})[str(number)] = place.offset(store, name, number)
     return found
+
+
+def left_of(said: Said, starts: Offsets, left: Offsets | None) -> Offsets:
+    """Where to read from when a replay goes on; what is published may be deleted. SQL may want to see all of it."""
+    if said.sql is not None or not left:
+        return starts
+    return {name: {**of, **left.get(name, {})} for name, of in starts.items()}
 
 
 def selected(spark: SparkSession, path: Path, said: Said, starts: Offsets, ends: Offsets) -> DataFrame:
@@ -86,28 +92,53 @@ def _check_types(made: DataFrame, options: WriteOptions) -> None:
         raise ConfigError(f"--sql makes column 'data' {schema['data'].dataType.simpleString().upper()}: use to_json(…)")
 
 
-def ordered(table: DataFrame, after: At | None) -> DataFrame:
-    """In the order in which they are published: by time between partitions, as in the log within each."""
+def ordered(table: DataFrame, after: At | None, left: Offsets | None) -> DataFrame:
+    """What is not published, in the order in which it will be: by time between partitions, as in the log within each.
+
+    All that SQL made of one message has the same place in it.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    log = Window.partitionBy("channel", "partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    log = Window.partitionBy("channel", "partition").orderBy("offset").rangeBetween(Window.unboundedPreceding, 0)
     latest = F.coalesce(F.max(F.unix_micros("time")).over(log), F.lit(0))  # SQL may say NULL AS time: now
     table = table.withColumn("_at", latest)
-    key = F.struct("_at", *_PLACE)
-    if after is not None:
+    if left:
+        known = [F.lit(one) for name, of in left.items() for key in of for one in (f"{name}/{key}", of[key])]
+        begin = F.element_at(F.create_map(*known), F.concat_ws("/", "channel", F.col("partition").cast("string")))
+        table = table.where(F.col("offset") >= F.coalesce(begin, F.lit(0)))
+    elif after is not None:
         behind = F.struct(
             F.lit(after.time_us).cast("bigint"),
             F.lit(after.channel),
             F.lit(after.partition),
             F.lit(after.offset).cast("bigint"),
         )
-        table = table.where(key > behind)
+        table = table.where(F.struct("_at", *_PLACE) > behind)
     return table.orderBy("_at", *_PLACE)
 
 
-def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, pa.RecordBatch]]:
-    """The rows on their way to the sink, and the place of the last of each chunk.
+class Chunk(NamedTuple):
+    """Rows on their way to the sink, the place of the last one, and where each partition goes on behind them."""
+
+    at: At
+    rows: pa.RecordBatch
+    left: Offsets
+
+
+def joined(left: Offsets | None, behind: Offsets) -> Offsets | None:
+    """Where partitions go on after one more chunk; not known, if it was not known before.
+
+    >>> joined({"orders": {"0": 3, "1": 5}}, {"orders": {"0": 4}, "bills": {"0": 1}})
+    {'orders': {'0': 4, '1': 5}, 'bills': {'0': 1}}
+    """
+    if left is None:
+        return None
+    return {name: {**left.get(name, {}), **behind.get(name, {})} for name in {**left, **behind}}
+
+
+def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[Chunk]:
+    """The rows on their way to the sink.
 
     What SQL made of one message stays together: whoever goes on behind a chunk goes on behind that message.
     """
@@ -127,9 +158,12 @@ def chunks(table: DataFrame, size: int, *, new_ids: bool) -> Iterator[tuple[At, 
         yield _chunk(waiting, schema)
 
 
-def _chunk(rows: list[Any], schema: pa.Schema) -> tuple[At, pa.RecordBatch]:
+def _chunk(rows: list[Any], schema: pa.Schema) -> Chunk:
     arrays = [pa.array([_plain(field.name, row) for row in rows], field.type) for field in schema]
-    return _place(rows[-1]), pa.RecordBatch.from_arrays(arrays, schema=schema)
+    left: Offsets = {}
+    for row in rows:
+        left.setdefault(row["channel"], {})[str(row["partition"])] = row["offset"] + 1
+    return Chunk(_place(rows[-1]), pa.RecordBatch.from_arrays(arrays, schema=schema), left)
 
 
 def _place(row: Any) -> At:
