@@ -80,6 +80,12 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
         return self.address.add_prefix(self._outer_config.prefix).broker_address
 
     @property
+    def silent(self) -> bool:
+        """Whether it answers nobody. Others also tell whoever asked when the handler gives up."""
+        # Nobody can ask in a channel of dead letters.
+        return bool(self._no_reply or self.options["batch"] or self.channel.endswith(DEAD_LETTER))
+
+    @property
     def _producer(self) -> HeliographProducer:
         return cast("HeliographProducer", self._outer_config.producer)
 
@@ -96,10 +102,8 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
     async def _subscribe(self, handler: Any) -> AsyncSubscription:
         """Paused, because a handler may want to stop it, and has to find it then."""
         station, channel = self._producer.station, self.channel
-        # A reply tells whoever asked when the handler gives up. Nobody can ask in a channel of dead letters.
-        silent = self._no_reply or self.options["batch"] or channel.endswith(DEAD_LETTER)
-        begin = station.subscribe if silent else station.reply
-        options = {name: value for name, value in self.options.items() if silent or name != "batch"}
+        begin = station.subscribe if self.silent else station.reply
+        options = {name: value for name, value in self.options.items() if self.silent or name != "batch"}
         self._subscription = await begin(channel, handler, paused=True, **options)
         return self._subscription
 
