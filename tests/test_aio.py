@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 import time
@@ -634,3 +635,24 @@ def test_async_handlers_of_a_queue_run_in_this_loop_and_are_extended(tmp_path: P
             assert loops == [asyncio.get_running_loop()] * 3
 
     run(story)
+
+
+def test_closing_while_messages_are_published_leaves_no_error_that_nobody_hears(root: Path) -> None:
+    unheard: list[dict[str, Any]] = []
+
+    async def publish(station: AsyncStation) -> None:
+        with pytest.raises(hg.StationClosed):
+            while True:
+                await station.publish("numbers", 1)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        station = on(CountingDisk(0.002), root)
+        tasks = [asyncio.create_task(publish(station)) for _ in range(10)]
+        await asyncio.sleep(0.2)
+        await station.close()
+        await asyncio.gather(*tasks)
+        gc.collect()
+
+    asyncio.run(main())
+    assert unheard == []

@@ -688,6 +688,7 @@ class AsyncStation:
         for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(StationClosed("the station was closed before this message was stored"))
+                future.exception()  # seen: whoever published may be about to hear the same from the thread that submits
 
     async def __aenter__(self) -> Self:
         return self

@@ -139,3 +139,33 @@ def test_an_acknowledged_handler_does_not_hold_up_the_end_of_its_event_loop(root
             assert await position(later, "tasks", "work") in (0, 1)
 
     run(after)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_broker_that_cannot_start_delivers_nothing_and_can_be_started_later(root: Path, connected: bool) -> None:
+    broker, other, seen = at(root), at(root), list[str]()
+
+    @broker.subscriber("free", name="work", start="first")
+    async def handle(body: str) -> None:
+        seen.append(body)
+
+    for one in (broker, other):
+        one.subscriber("taken", name="work")(lambda body: None)
+
+    async def story() -> None:
+        async with other:
+            await other.start()
+            if connected:
+                await broker.connect()
+            with pytest.raises(hg.SubscriptionBusy):
+                await broker.start()
+            assert [info.live for info in await other.station.subscriptions("free")] == [False]
+            assert await broker.ping() is connected
+            await other.publish("task", "free")
+            await other.stop()
+            assert seen == []
+            await broker.start()
+            await eventually(lambda: seen)
+            await broker.stop()
+
+    run(story)
