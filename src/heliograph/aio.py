@@ -20,7 +20,7 @@ from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.attended import attended, made
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.delivery.queues.awaited import AsyncQueue
-from heliograph.errors import Busy, NotFound, StationClosed
+from heliograph.errors import Busy, HeliographError, NotFound, StationClosed
 from heliograph.filters import Choice
 from heliograph.limits import BUSY_PAUSE_S, SCHEDULE_PAGE, WAIT_SLICE_S
 from heliograph.log.held import ChannelGone, Evicted
@@ -313,8 +313,13 @@ class AsyncStation:
         partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
         first = await self._commit(channel, partition, ticket, wait)
         if not self._engine.is_open(channel, 0):  # then the next one goes the short way
-            await asyncio.to_thread(self._engine.appender, channel, 0)
+            await asyncio.to_thread(self._open_ahead, channel)
         return Receipt(message_id, channel, partition, first)
+
+    def _open_ahead(self, channel: str) -> None:
+        """For the next message. This one is stored, whatever happens here, and a channel that is gone stays so."""
+        with contextlib.suppress(HeliographError, OSError):
+            self._engine.writer(channel, 0)
 
     async def _partitions(self, channel: str) -> int:
         try:
