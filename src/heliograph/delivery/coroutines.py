@@ -60,13 +60,16 @@ class AsyncBatchInvoker:
         return Ended.FINISHED
 
 
-_limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
 
 
-def out_of_time() -> bool:
-    """Whether the handler at hand was cancelled because it took too long, and for no other reason."""
-    limit, task = _limit.get(), asyncio.current_task()
-    return limit is not None and limit.expired() and task is not None and task.cancelling() == 1
+def out_of_time() -> TimeoutError | None:
+    """The failure, if the handler at hand was cancelled because it took too long and for no other reason."""
+    found, task = _limit.get(), asyncio.current_task()
+    if found is None or task is None or task.cancelling() != 1:
+        return None
+    limit, timeout_s = found
+    return too_slow(timeout_s) if limit.expired() else None
 
 
 def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
@@ -75,7 +78,7 @@ def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
     async def limited(messages: Any) -> None:
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                _limit.set(limit)
+                _limit.set((limit, timeout_s))
                 await handler(messages)
         except TimeoutError as error:
             if not limit.expired():

@@ -17,7 +17,6 @@ from faststream.message import AckStatus
 from faststream.middlewares import AckPolicy
 
 from heliograph.delivery.coroutines import out_of_time
-from heliograph.delivery.invoke import too_slow
 from heliograph.faststream.answers import ToChannel, ToRequest
 from heliograph.faststream.handover import Handover
 from heliograph.faststream.message import BatchParser, Delivering, HeliographMessage, Parser, current_delivery
@@ -131,9 +130,9 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
                 error = stop
                 await self._stop_from_inside(leave=isinstance(stop, SystemExit))
             except asyncio.CancelledError:
-                if not out_of_time():
+                error = out_of_time()
+                if error is None:
                     raise
-                error = too_slow(self.options["timeout_s"])
                 delivery.fail(self.ack_policy)  # FastStream leaves it open what a cancellation means
             except Exception as failure:  # noqa: BLE001 - FastStream has logged it, the station decides
                 error = failure
