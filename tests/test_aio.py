@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import inspect
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -679,5 +682,84 @@ def test_what_is_stored_is_acknowledged_though_its_channel_cannot_be_opened_any_
             monkeypatch.setattr(engine, "appender", refuse)
             monkeypatch.setattr(engine, "writer", refuse)
             assert (await station.publish("a", 1, headers={"the": "long way"})).offset == 1
+
+    run(story)
+
+
+def test_closing_while_messages_are_published_leaves_no_error_that_nobody_hears(root: Path) -> None:
+    unheard: list[dict[str, Any]] = []
+
+    async def publish(station: AsyncStation) -> None:
+        with pytest.raises(hg.StationClosed):
+            while True:
+                await station.publish("numbers", 1)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        station = on(CountingDisk(0.002), root)
+        tasks = [asyncio.create_task(publish(station)) for _ in range(10)]
+        await asyncio.sleep(0.2)
+        await station.close()
+        await asyncio.gather(*tasks)
+        gc.collect()
+
+    asyncio.run(main())
+    assert unheard == []
+
+
+class ShortDisk(Disk):
+    """There are no descriptors left for the first partition."""
+
+    short = False
+
+    def open(self, path: Any, flags: int, mode: int = 0o644) -> int:
+        if self.short and "numbers/0" in str(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, flags, mode)
+
+
+def two_partitions(root: Path) -> None:
+    """A channel that was made by another process."""
+    with hg.open(root, name="host1") as station:
+        station.create_channel("numbers", partitions=2)
+
+
+def of_the_second(station: AsyncStation) -> str:
+    """A key of the second of two partitions."""
+    among = station.sync_station.publisher.partitioner.among
+    return next(key for key in map(str, range(100)) if among(2, "numbers", key) == 1)
+
+
+def test_what_is_stored_is_acknowledged_even_if_the_next_message_could_not_be(root: Path) -> None:
+    async def story() -> None:
+        two_partitions(root)
+        disk = ShortDisk()
+        station = on(disk, root)
+        disk.short = True
+        receipt = await station.publish("numbers", 1, key=of_the_second(station), subject="one")
+        assert (receipt.partition, receipt.offset) == (1, 0)
+        disk.short = False
+        await station.close()
+
+    run(story)
+
+
+def test_a_channel_that_is_deleted_after_a_message_was_stored_stays_deleted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        two_partitions(root)
+        station = on(Disk(), root)
+        engine = station.sync_station.engine
+
+        def deleted_meanwhile(channel: str, number: int) -> bool:
+            with hg.open(root) as other:
+                other.delete_channel(channel)
+            return False
+
+        monkeypatch.setattr(engine, "is_open", deleted_meanwhile)
+        await station.publish("numbers", 1, key=of_the_second(station), subject="one")
+        assert await station.channels() == []
+        await station.close()
 
     run(story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -115,6 +116,21 @@ def test_two_hosts_exchange_messages_and_end_by_themselves(tmp_path: Path) -> No
         assert "Traceback" not in text
         assert "error" not in text
     assert all(re.search(r"info +ending", log) for log in logs), "both were ended in order"
+
+
+def test_two_hosts_call_the_command_of_the_path_once(tmp_path: Path) -> None:
+    command, calls = tmp_path / "helio", tmp_path / "calls"
+    command.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexit 7\n')
+    command.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env.pop("HELIO", None)
+    child = subprocess.Popen([EXAMPLES / "two-hosts" / "run", "--once"], env=env, start_new_session=True)
+    try:
+        assert child.wait(timeout=5) == 7
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    assert calls.read_text().splitlines() == ["keygen ca"]
 
 
 @pytest.mark.timeout(150)

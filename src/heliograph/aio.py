@@ -313,9 +313,13 @@ class AsyncStation:
         partition = self._publisher.partitioner.among(await self._partitions(channel), channel, key)
         first = await self._commit(channel, partition, ticket, wait)
         if not self._engine.is_open(channel, 0):  # then the next one goes the short way
-            with contextlib.suppress(HeliographError):  # this one is stored, whatever becomes of that
-                await asyncio.to_thread(self._engine.writer, channel, 0)
+            await asyncio.to_thread(self._open_ahead, channel)
         return Receipt(message_id, channel, partition, first)
+
+    def _open_ahead(self, channel: str) -> None:
+        """For the next message. This one is stored, whatever happens here, and a channel that is gone stays so."""
+        with contextlib.suppress(HeliographError, OSError):
+            self._engine.writer(channel, 0)
 
     async def _partitions(self, channel: str) -> int:
         try:
@@ -689,6 +693,7 @@ class AsyncStation:
         for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(StationClosed("the station was closed before this message was stored"))
+                future.exception()  # seen: whoever published may be about to hear the same from the thread that submits
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import heliograph as hg
 from heliograph.delivery.retry import WAIT_S_MAX, Again, GiveUp, Retry
 from heliograph.errors import ConfigError, Reject, RetryLater
 
@@ -53,3 +56,13 @@ def test_reject_gives_up_at_once() -> None:
 def test_senseless_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         Retry(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("retry", [3, 0, True, {"max_retries": 3}])
+@pytest.mark.parametrize("options", [{}, {"name": "a", "group": True}, {"name": "b", "queue": True}])
+def test_a_number_is_refused_before_the_first_failure(root: Path, retry: Any, options: dict[str, Any]) -> None:
+    with hg.open(root, name="host1", durability="os") as station:
+        for channel in ["tasks"] if options else ["tasks", "tasks.>"]:
+            with pytest.raises(ConfigError, match=r"use a Retry, as in retry=Retry\(max_retries=3\)"):
+                station.subscribe(channel, print, retry=retry, **options)
+        assert station.subscriptions() == []

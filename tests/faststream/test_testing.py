@@ -114,3 +114,47 @@ def test_with_a_real_directory_and_an_application(root: Path) -> None:
             assert [message.data for message in station.read("invoices")] == [{"order": 5, "by": "eve"}]
 
     run(story)
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"headers": {"X-Id": "1"}},
+    {"headers": {"id": "1"}},
+    {"headers": {"share": 1.5}},
+    {"headers": {"nothing": None}},
+    {"key": 5},
+    {"type": "a\nb"},
+    {"ttl": -1},
+    {"delay": -1},
+    {"channel": "no such/channel"},
+    {"channel": ""},
+]
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["memory", "directory"])
+@pytest.mark.parametrize("said", REFUSED, ids=str)
+def test_what_a_station_refuses_is_refused_in_a_test(root: Path, said: dict[str, Any], real: bool) -> None:
+    async def story() -> None:
+        async with TestHeliographBroker(at(root), with_real=real) as tested:
+            with pytest.raises((hg.InvalidMessage, hg.InvalidName)):
+                await tested.publish("text", **{"channel": "orders", **said})
+
+    run(story)
+
+
+@pytest.mark.parametrize("options", [{"batch": True}, {"no_reply": True}], ids=["batch", "no_reply"])
+@pytest.mark.parametrize("real", [False, True], ids=["memory", "directory"])
+def test_who_answers_nobody_answers_nobody_in_a_test(root: Path, options: dict[str, Any], real: bool) -> None:
+    broker, seen = at(root), []
+
+    @broker.subscriber("orders", start="first", **options)
+    async def handle(body: Any) -> str:
+        seen.append(body)
+        return "unheard"
+
+    async def story() -> None:
+        async with TestHeliographBroker(broker, with_real=real) as tested:
+            with pytest.raises(hg.ReplyTimeout):
+                await tested.request("text", "orders", timeout=2)
+
+    run(story)
+    assert seen == [["text"] if "batch" in options else "text"]

@@ -134,7 +134,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Rows under headings.
 
     A heading that begins with ``>`` is of numbers; one that begins with ``~`` or ``…`` is of text that wraps, or
-    is cut, so that the others fit a terminal.
+    is cut, so that the others fit a terminal. If that is not enough, the longest of the others wrap; numbers last.
     """
     if sys.stdout.isatty():
         terminal = console()
@@ -152,16 +152,33 @@ def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int
     widths = [
         max([len(heading.lstrip(_MARKS)), *(len(cell(row[at])) for row in rows)]) for at, heading in enumerate(columns)
     ]
-    for heading, widest in zip(columns, widths, strict=True):
-        left = max(_FLEXIBLE_MIN, width - 2 * (len(columns) - 1) - sum(widths) + widest)
+    for heading, space in zip(columns, _fitting(columns, widths, width), strict=True):
+        rigid = heading.startswith((">", "…"))
         drawn.add_column(
-            heading.lstrip(_MARKS), justify="right" if heading.startswith(">") else "left",
-            no_wrap=not heading.startswith("~"), overflow="fold" if heading.startswith("~") else "ellipsis",
-            width=min(widest, left) if heading.startswith(("~", "…")) else None,
+            heading.lstrip(_MARKS), justify="right" if heading.startswith(">") else "left", no_wrap=rigid,
+            overflow="ellipsis" if rigid else "fold", width=space,
         )  # fmt: skip
     for row in rows:
         drawn.add_row(*(Text(cell(value), style=_style(value)) for value in row))
     return drawn
+
+
+def _fitting(columns: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
+    """The widths at which a table fits: text that may wrap or be cut gives way first, then other text, never numbers.
+
+    >>> _fitting(["CHANNEL", ">MESSAGES", "~WHY"], [50, 8, 40], 80)
+    [50, 8, 18]
+    >>> _fitting(["CHANNEL", ">MESSAGES", "~WHY"], [50, 8, 40], 60)
+    [32, 8, 16]
+    """
+    found, excess = list(widths), sum(widths) + 2 * (len(widths) - 1) - width
+    flexible = [at for at, heading in enumerate(columns) if heading.startswith(("~", "…"))]
+    others = [at for at, heading in enumerate(columns) if not heading.startswith(tuple(_MARKS))]
+    for giving in (flexible, others):
+        while excess > 0 and giving and found[longest := max(giving, key=found.__getitem__)] > _FLEXIBLE_MIN:
+            found[longest] -= 1
+            excess -= 1
+    return found
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

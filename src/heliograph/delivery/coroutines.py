@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from heliograph.delivery.invoke import Ended, Interrupt, Outcome, Run, too_slow
+from heliograph.delivery.invoke import Ended, GivenBack, Interrupt, Outcome, Run, too_slow
 
 if TYPE_CHECKING:
     from heliograph.delivery.ports import Handler
@@ -37,7 +38,7 @@ class AsyncInvoker:
                     return Ended.INTERRUPTED
                 await handler(message)
         except BaseException as error:  # noqa: BLE001 - see the top of the module
-            return _unless_cancelled(error)
+            return _outcome(error)
         return Ended.FINISHED
 
 
@@ -55,8 +56,20 @@ class AsyncBatchInvoker:
         try:
             await self._handler(run.messages[:])
         except BaseException as error:  # noqa: BLE001 - see the top of the module
-            return _unless_cancelled(error)
+            return _outcome(error)
         return Ended.FINISHED
+
+
+_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
+
+
+def out_of_time() -> TimeoutError | None:
+    """The failure, if the handler at hand was cancelled because it took too long and for no other reason."""
+    found, task = _limit.get(), asyncio.current_task()
+    if found is None or task is None or task.cancelling() != 1:
+        return None
+    limit, timeout_s = found
+    return too_slow(timeout_s) if limit.expired() else None
 
 
 def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
@@ -65,6 +78,7 @@ def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
     async def limited(messages: Any) -> None:
         try:
             async with asyncio.timeout(timeout_s) as limit:
+                _limit.set((limit, timeout_s))
                 await handler(messages)
         except TimeoutError as error:
             if not limit.expired():
@@ -75,8 +89,10 @@ def _limited(handler: Handler, timeout_s: float, counters: Counters) -> Handler:
     return limited
 
 
-def _unless_cancelled(error: BaseException) -> BaseException:
+def _outcome(error: BaseException) -> Outcome:
     """The error, unless it is for whoever runs the task: its cancellation, or somebody pressing Ctrl-C."""
+    if isinstance(error, GivenBack):
+        return Ended.INTERRUPTED
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
     task = asyncio.current_task()

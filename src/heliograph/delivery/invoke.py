@@ -40,6 +40,10 @@ class Ended(enum.Enum):
     INTERRUPTED = "the last message that was taken was not delivered"
 
 
+class GivenBack(Exception):
+    """Raised by a coroutine that hands messages on and has to stop: as if the message had not been delivered."""
+
+
 class HandlerUnusable(HeliographError):
     """Calling the handler again cannot help: somebody has to look at it."""
 

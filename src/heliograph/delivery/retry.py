@@ -69,3 +69,9 @@ class Retry(msgspec.Struct, frozen=True):
         if isinstance(error, RetryLater) and math.isfinite(error.seconds):
             return Again(min(max(0.0, error.seconds), WAIT_S_MAX))
         return Again(self.delay_s(attempt, random01))
+
+
+def check_retry(retry: object) -> None:
+    """Refuse a number, which would be found out only when a handler fails for the first time."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise ConfigError(f"retry is {retry!r}; use a Retry, as in retry=Retry(max_retries=3)")

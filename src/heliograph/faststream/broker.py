@@ -124,9 +124,18 @@ class HeliographBroker(HeliographRegistrator, BrokerUsecase[Any, AsyncStation, B
         return station
 
     async def start(self) -> None:
-        """Open the station and begin to deliver."""
+        """Open the station and begin to deliver; if not every subscriber can, none does."""
+        connected = self._connection is not None
         await self.connect()
-        await super().start()
+        try:
+            await super().start()
+        except BaseException:
+            if connected:
+                for subscriber in self.subscribers:
+                    await subscriber.stop()
+            else:
+                await self.stop()
+            raise
 
     async def stop(
         self,

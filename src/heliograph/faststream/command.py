@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,15 +41,28 @@ class HeliographPublishCommand(BatchPublishCommand):
         )  # fmt: skip
         self.options = options or {}
         self.timeout = timeout
+        self._empty = False
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> HeliographPublishCommand:
         """The same with the options of a station; a batch is what a handler returned as a list."""
         body, others = cls._parse_bodies(cmd.body, batch=batch)
-        return cls(
+        made = cls(
             body, *others, channel=cmd.destination, correlation_id=cmd.correlation_id, headers=dict(cmd.headers),
             reply_to=cmd.reply_to, options=dict(getattr(cmd, "options", {})), _publish_type=cmd.publish_type,
         )  # fmt: skip
+        made._empty = batch and not others and body is None and not cmd.body  # [None] is one message, [] is none
+        return made
+
+    @property
+    def batch_bodies(self) -> tuple[Any, ...]:
+        """Every message of the batch. None is a message like any other, which FastStream leaves out."""
+        return () if self._empty else (self.body, *self.extra_bodies)
+
+    @batch_bodies.setter
+    def batch_bodies(self, value: Sequence[Any]) -> None:
+        self._empty = not value
+        self.body, self.extra_bodies = (value[0], tuple(value[1:])) if value else (None, ())
 
 
 class HeliographResponse(Response):

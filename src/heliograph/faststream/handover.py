@@ -10,7 +10,8 @@ from typing import Any
 
 from faststream.message import AckStatus
 
-from heliograph.faststream.message import Delivery, NotAcknowledged
+from heliograph.delivery.invoke import GivenBack
+from heliograph.faststream.message import Delivery
 from heliograph.message import Draft
 
 
@@ -19,7 +20,7 @@ class Handover:
 
     def __init__(self, *, manual: bool) -> None:
         self._manual = manual
-        self._offered: asyncio.Queue[tuple[Any, Delivery]] = asyncio.Queue()
+        self._offered: asyncio.Queue[tuple[Any, Delivery] | None] = asyncio.Queue()
         self._taken: Delivery | None = None
         self._open: set[Delivery] = set()
         self._closed = False
@@ -35,11 +36,11 @@ class Handover:
             finally:
                 self._open.discard(delivery)
         if delivery.verdict is None:
-            raise NotAcknowledged("the subscriber was stopped before the message was acknowledged")
+            raise GivenBack("the subscriber was stopped before the message was acknowledged")
         return delivery.end(None, manual=True)
 
     async def take(self, timeout_s: float | None) -> tuple[Any, Delivery] | None:
-        """The next message; None when there is none in time."""
+        """The next message; None when there is none in time, or will not be any."""
         last, self._taken = self._taken, None
         if last is not None and not self._manual:
             last.decide(AckStatus.ACKED)
@@ -47,6 +48,9 @@ class Handover:
             async with asyncio.timeout(timeout_s):
                 found = await self._offered.get()
         except TimeoutError:
+            return None
+        if self._closed or found is None:
+            self._offered.put_nowait(None)  # for whoever else waits
             return None
         self._taken = found[1]
         return found
@@ -56,3 +60,4 @@ class Handover:
         self._closed = True
         for delivery in self._open:
             delivery.decided.set()
+        self._offered.put_nowait(None)

@@ -17,6 +17,7 @@ from faststream._internal.constants import ContentTypes
 from faststream._internal.utils.path import match_path
 from faststream.exceptions import NackMessage
 from faststream.message import AckStatus, StreamMessage, decode_message
+from faststream.middlewares import AckPolicy
 
 from heliograph.delivery.deadletter import describe
 from heliograph.errors import Reject, RetryLater
@@ -45,6 +46,13 @@ class Delivery:
         if self.verdict is None:
             self.verdict, self.delay_s, self.reason = verdict, delay_s, reason
         self.decided.set()
+
+    def fail(self, policy: AckPolicy) -> None:
+        """What the policy makes of an error, unless it was decided before."""
+        if policy is AckPolicy.REJECT_ON_ERROR:
+            self.decide(AckStatus.REJECTED)
+        elif policy is AckPolicy.ACK:
+            self.decide(AckStatus.ACKED)
 
     def end(self, error: BaseException | None, *, manual: bool) -> Draft:
         """Return the answer if the message is done, and raise what the station understands if it is not."""

@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from faststream._internal.configs import PublisherUsecaseConfig
+from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.publisher import PublisherUsecase
+from faststream.exceptions import SetupError
 from faststream.response import PublishType
 
 from heliograph.faststream.command import HeliographPublishCommand, given
@@ -52,7 +54,7 @@ class ChannelPublisher(PublisherUsecase):
 
     async def publish(
         self,
-        message: Any = None,
+        message: Any = EMPTY,
         *messages: Any,
         channel: str = "",
         key: str | None = None,
@@ -67,6 +69,12 @@ class ChannelPublisher(PublisherUsecase):
     ) -> Receipt | list[Receipt]:
         """Publish a message; with ``batch=True`` any number of them, all or none."""
         said = given(key=key, type=type, subject=subject, deliver_at=deliver_at, delay=delay, ttl=ttl)
+        if messages and not self.batch:
+            raise SetupError(f"this publisher of '{self.channel}' takes one message at a time: declare it batch=True")
+        if message is EMPTY:
+            if self.batch:
+                return []
+            message = None
         command = self._command(PublishType.PUBLISH, (message, *messages), channel, said, headers, correlation_id)
         command.reply_to = reply_to or self.reply_to
         return cast("Receipt | list[Receipt]", await self._send(command, ()))
@@ -113,5 +121,7 @@ class ChannelPublisher(PublisherUsecase):
         await self._send(command, _extra_middlewares)
 
     async def _send(self, command: HeliographPublishCommand, extra: Iterable[PublisherMiddleware]) -> Any:
+        if self.batch and "subject" in command.options:
+            raise SetupError("a batch has no subject: leave it out, or publish one message at a time")
         publish = self._basic_publish_batch if self.batch else self._basic_publish
         return await publish(command, producer=self._outer_config.producer, _extra_middlewares=extra)

@@ -107,6 +107,8 @@ class HeliographRegistrator(Registrator[Any, BrokerConfig]):
         include_in_schema: bool = True,
     ) -> ChannelPublisher:
         """Publish what a handler returns; with ``batch=True`` it returns a list, published all or none."""
+        if batch and subject is not None:
+            raise SetupError("a batch has no subject: leave it out, or publish one message at a time")
         config = PublisherConfig(
             channel=channel,
             batch=batch,

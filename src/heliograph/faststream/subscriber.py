@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -12,8 +13,10 @@ from faststream._internal.endpoint.subscriber import SubscriberUsecase
 from faststream._internal.endpoint.utils import process_msg
 from faststream._internal.utils.path import Address, AddressSyntax
 from faststream.exceptions import SetupError, StopConsume
+from faststream.message import AckStatus
 from faststream.middlewares import AckPolicy
 
+from heliograph.delivery.coroutines import out_of_time
 from heliograph.faststream.answers import ToChannel, ToRequest
 from heliograph.faststream.handover import Handover
 from heliograph.faststream.message import BatchParser, Delivering, HeliographMessage, Parser, current_delivery
@@ -76,6 +79,12 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
         return self.address.add_prefix(self._outer_config.prefix).broker_address
 
     @property
+    def silent(self) -> bool:
+        """Whether it answers nobody. Others also tell whoever asked when the handler gives up."""
+        # Nobody can ask in a channel of dead letters.
+        return bool(self._no_reply or self.options["batch"] or self.channel.endswith(DEAD_LETTER))
+
+    @property
     def _producer(self) -> HeliographProducer:
         return cast("HeliographProducer", self._outer_config.producer)
 
@@ -92,19 +101,19 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
     async def _subscribe(self, handler: Any) -> AsyncSubscription:
         """Paused, because a handler may want to stop it, and has to find it then."""
         station, channel = self._producer.station, self.channel
-        # A reply tells whoever asked when the handler gives up. Nobody can ask in a channel of dead letters.
-        silent = self._no_reply or self.options["batch"] or channel.endswith(DEAD_LETTER)
-        begin = station.subscribe if silent else station.reply
-        options = {name: value for name, value in self.options.items() if silent or name != "batch"}
+        begin = station.subscribe if self.silent else station.reply
+        options = {name: value for name, value in self.options.items() if self.silent or name != "batch"}
         self._subscription = await begin(channel, handler, paused=True, **options)
         return self._subscription
 
     async def stop(self) -> None:
         """Stop after the message at hand, and save the position."""
         handover, self._handover = self._handover, None
-        if handover is not None:
-            handover.close()
         subscription, self._subscription = self._subscription, None
+        if handover is not None:
+            if subscription is not None:
+                subscription.pause()  # what is given back is not offered again
+            handover.close()
         if subscription is not None:
             await subscription.close(timeout_s=self._outer_config.graceful_timeout or 0.0)
         await super().stop()
@@ -120,6 +129,11 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
             except (StopConsume, SystemExit) as stop:
                 error = stop
                 await self._stop_from_inside(leave=isinstance(stop, SystemExit))
+            except asyncio.CancelledError:
+                error = out_of_time()
+                if error is None:
+                    raise
+                delivery.fail(self.ack_policy)  # FastStream leaves it open what a cancellation means
             except Exception as failure:  # noqa: BLE001 - FastStream has logged it, the station decides
                 error = failure
         return delivery.end(error, manual=self.ack_policy is AckPolicy.MANUAL)
@@ -140,33 +154,43 @@ class HeliographSubscriber(SubscriberUsecase[Any]):
 
     async def get_one(self, *, timeout: float = 5.0) -> HeliographMessage | None:  # noqa: ASYNC109 - FastStream's name
         """The next message, for a subscriber without handlers; None when there is none in time."""
-        return await self._fetch(timeout)
+        return await self._fetch(await self._handing_over(), timeout)
 
     async def __aiter__(self) -> AsyncIterator[HeliographMessage]:
-        while True:
-            message = await self._fetch(None)
-            if message is not None:
-                yield message
+        handover = await self._handing_over()
+        while (message := await self._fetch(handover, None)) is not None:
+            yield message
 
-    async def _fetch(self, timeout_s: float | None) -> HeliographMessage | None:
+    async def _handing_over(self) -> Handover:
         if self.calls:
             raise SetupError("messages of a subscriber with handlers go to these; declare another to fetch from")
         if self._handover is None:
             self._handover = Handover(manual=self.ack_policy is AckPolicy.MANUAL)
-            (await self._subscribe(self._handover.offer)).resume()
-        found = await self._handover.take(timeout_s)
+            try:
+                (await self._subscribe(self._handover.offer)).resume()
+            except BaseException:
+                self._handover = None  # or the next one would wait for what nobody offers
+                raise
+        return self._handover
+
+    async def _fetch(self, handover: Handover, timeout_s: float | None) -> HeliographMessage | None:
+        found = await handover.take(timeout_s)
         if found is None:
             return None
         raw, delivery = found
         context = self._outer_config.context
         parser, decoder = self._get_parser_and_decoder()
-        with Delivering(delivery):
-            message = await process_msg(
-                msg=raw,
-                middlewares=(make(raw, context=context) for make in self._broker_middlewares),
-                parser=parser,
-                decoder=decoder,
-            )
+        try:
+            with Delivering(delivery):
+                message = await process_msg(
+                    msg=raw,
+                    middlewares=(make(raw, context=context) for make in self._broker_middlewares),
+                    parser=parser,
+                    decoder=decoder,
+                )
+        except BaseException:
+            delivery.decide(AckStatus.NACKED)  # nobody has seen it: taking the next one must not acknowledge it
+            raise
         return cast("HeliographMessage", message)
 
     # -- logging ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,14 +15,17 @@ import msgspec
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
+from heliograph.errors import ReplyTimeout
 from heliograph.faststream.broker import HeliographBroker
 from heliograph.faststream.command import HeliographPublishCommand
 from heliograph.faststream.producer import HeliographProducer
 from heliograph.faststream.subscriber import HeliographSubscriber
 from heliograph.filters import ABSENT
-from heliograph.message import Message, Receipt, decode_line, new_id
+from heliograph.message import Message, Receipt, attributes, decode_line, new_id
+from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
-from heliograph.payloads import DEFAULT_TYPE
+from heliograph.payloads import DEFAULT_TYPE, check_type_name
+from heliograph.schedule.times import due_us, ttl_of
 from heliograph.station.requests import seconds
 
 if TYPE_CHECKING:
@@ -86,26 +90,36 @@ class _FakeProducer(HeliographProducer):
 
     async def request(self, cmd: HeliographPublishCommand) -> Message:
         message = await self._message(cmd, cmd.body)
-        for subscriber in _hearing(self._brokers, message):
+        hearing = list(_hearing(self._brokers, message))
+        for subscriber in hearing:
+            if subscriber.silent:
+                await self._hand_to(subscriber, [message])
+                continue
             async with asyncio.timeout(None if cmd.timeout is None else seconds(cmd.timeout)):
                 response = await subscriber.process_message(message)
             answer = HeliographPublishCommand.from_cmd(response.as_publish_command())
             answer.destination = cmd.destination
             return await self._message(answer, answer.body)
+        if hearing:
+            raise ReplyTimeout(f"nobody replies on '{cmd.destination}': with batch or no_reply there is no answer")
         raise SubscriberNotFound(f"no subscriber of '{cmd.destination}' was declared")
 
     async def _deliver(self, messages: list[Message]) -> None:
         if not messages:
             return
         for subscriber in _hearing(self._brokers, messages[0]):
-            if subscriber.options["batch"]:
-                await subscriber.process_message(messages)
-            else:
-                for message in messages:
-                    await subscriber.process_message(message)
+            await self._hand_to(subscriber, messages)
+
+    async def _hand_to(self, subscriber: HeliographSubscriber, messages: list[Message]) -> None:
+        if subscriber.options["batch"]:
+            await subscriber.process_message(messages)
+        else:
+            for message in messages:
+                await subscriber.process_message(message)
 
     async def _message(self, cmd: HeliographPublishCommand, body: Any) -> Message:
-        """As it would come out of a log."""
+        """As it would come out of a log; what a station refuses is refused here."""
+        _check(cmd)
         data = await self.encode(body)
         said = {"reply_to": cmd.reply_to} if cmd.reply_to else {}
         envelope = {
@@ -124,6 +138,17 @@ class _FakeProducer(HeliographProducer):
         }
         stored = {name: value for name, value in envelope.items() if value is not None}
         return decode_line(msgspec.json.encode(stored), next(self._offsets), 0, None)
+
+
+def _check(cmd: HeliographPublishCommand) -> None:
+    said = cmd.options
+    check_name(cmd.destination)
+    if "type" in said:
+        check_type_name(said["type"])
+    attributes(said.get("key"), cmd.correlation_id, None, said.get("subject"), cmd.headers)
+    ttl_of(said.get("ttl"))
+    if "delay" in said or "deliver_at" in said:
+        due_us(time.time_ns() // 1000, said.get("deliver_at"), said.get("delay"))
 
 
 def _receipt(message: Message) -> Receipt:

@@ -20,6 +20,7 @@ from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_sub
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity
 from heliograph.delivery.invoke import check_handler, is_async
 from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
+from heliograph.delivery.retry import check_retry
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
@@ -364,6 +365,7 @@ class Station:
         ('sensors.kitchen', 21.5)
         """
         sieve, pattern = sieve_of(where), is_pattern(channel)
+        check_retry(retry)
         if not pattern:
             check_name(channel)
         elif group or queue:
