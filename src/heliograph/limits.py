@@ -36,7 +36,10 @@ LISTING_MIN = 20
 """A partition with so many segments is not listed for each reader that looks for its place, if nothing changed."""
 
 LISTING_SETTLED_S = 3.0
-"""That is known from the time of change, once it is so old: the clocks of file systems are coarse."""
+"""That is known from the time of change, once it is so old: the clocks of some file systems are coarse."""
+
+LISTING_SETTLED_FINE_S = 0.1
+"""Or so old, where the time of change is no whole millisecond: then the clock ticks every few of them."""
 
 LISTINGS_MAX = 64
 """Partitions of which that is remembered."""

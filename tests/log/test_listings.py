@@ -34,7 +34,7 @@ def disk() -> CountingDisk:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if whatever changed had done so long ago."""
-    monkeypatch.setattr(segments, "LISTING_SETTLED_S", -1.0)
+    monkeypatch.setattr(segments, "_settled", lambda *_: True)
 
 
 def made(folder: Path, count: int = 2 * LISTING_MIN) -> Path:
@@ -98,6 +98,29 @@ def test_what_changed_a_moment_ago_may_change_again_at_the_same_time(tmp_path: P
     for count in (1, 2, 3):
         assert segments.holding(folder, 199, disk) == 190
         assert disk.listed == count
+
+
+@pytest.mark.parametrize(
+    ("changed_s", "settled_s"),
+    [(1000, 3), (1000.25, 3), (1000.251, 3), (1000.2510001, 0.1)],
+    ids=["seconds", "quarters", "milliseconds", "fine"],
+)
+def test_where_the_clock_of_the_file_system_may_be_coarse_it_takes_longer(changed_s: float, settled_s: float) -> None:
+    changed_ns, settled_ns = round(changed_s * 1e9), round(settled_s * 1e9)
+    assert not segments._settled(changed_ns, changed_ns + settled_ns - 1_000_000)
+    assert segments._settled(changed_ns, changed_ns + settled_ns + 1_000_000)
+
+
+def test_a_partition_that_changed_is_not_listed_for_long(tmp_path: Path, disk: CountingDisk) -> None:
+    folder = made(tmp_path / "0")
+    until = time.monotonic() + 10
+    while folder not in segments._listings:
+        assert time.monotonic() < until
+        segments.bases_known(folder, disk)
+        time.sleep(0.02)
+    listed = disk.listed
+    segments.bases_known(folder, disk)
+    assert disk.listed == listed
 
 
 @pytest.mark.usefixtures("settled")

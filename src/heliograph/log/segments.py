@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import Disk
-from heliograph.limits import LISTING_MIN, LISTING_SETTLED_S, LISTINGS_MAX
+from heliograph.limits import LISTING_MIN, LISTING_SETTLED_FINE_S, LISTING_SETTLED_S, LISTINGS_MAX
 
 PLAIN: Final = ".jsonl"
 COMPRESSED: Final = ".jsonl.zst"
@@ -76,11 +76,17 @@ def bases_known(directory: Path, disk: Disk) -> list[int]:
     if listing is not None and listing.mark == mark:
         return listing.bases
     listed = bases(directory, disk)
-    if len(listed) >= LISTING_MIN and SYSTEM_CLOCK.time_ns() - found.st_ctime_ns > LISTING_SETTLED_S * 1e9:
+    if len(listed) >= LISTING_MIN and _settled(found.st_ctime_ns, SYSTEM_CLOCK.time_ns()):
         if len(_listings) >= LISTINGS_MAX:
             _listings.clear()
         _listings[directory] = _Listing(mark, listed)
     return listed
+
+
+def _settled(changed_ns: int, now_ns: int) -> bool:
+    """Whether what changes from now on has another time of change."""
+    coarse = changed_ns % 1_000_000 == 0
+    return now_ns - changed_ns > (LISTING_SETTLED_S if coarse else LISTING_SETTLED_FINE_S) * 1e9
 
 
 def holding(directory: Path, offset: int, disk: Disk) -> int:
