@@ -25,7 +25,7 @@ from heliograph.engine.counts import PartitionCounts
 from heliograph.engine.fitting import fit
 from heliograph.engine.groups import Bells, Membership
 from heliograph.engine.onelife import OneLife
-from heliograph.engine.partitions import OpenPartition, OpenPartitions
+from heliograph.engine.partitions import OpenPartition, OpenPartitions, sync_all
 from heliograph.engine.port import Bounds, Kind, Position
 from heliograph.engine.positions import Positions
 from heliograph.engine.producers import Producers
@@ -779,18 +779,7 @@ class FilesEngine:
         self._sync(self.open_partitions())
 
     def _sync(self, partitions: list[Partition]) -> None:
-        """Sync them all, though some may fail."""
-        errors: list[HeliographError] = []
-        for partition in partitions:
-            try:
-                if partition.dirty:
-                    partition.sync()
-            except ChannelGone:
-                continue  # deleted by another process: there is nothing left to sync
-            except HeliographError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        sync_all(one.sync for one in partitions if one.dirty)
 
     def close(self) -> None:
         """Sync and let go of everything. Safe to call again."""

@@ -6,7 +6,7 @@ import contextlib
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.disk import explain
@@ -50,6 +50,20 @@ class OpenPartition:
 
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
+
+
+def sync_all(syncs: Iterable[Callable[[], None]]) -> None:
+    """Carry all of them out, though some may fail; then raise what the first one did."""
+    errors: list[HeliographError] = []
+    for sync in syncs:
+        try:
+            sync()
+        except ChannelGone:
+            continue  # deleted by another process: there is nothing left to sync
+        except HeliographError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 class OpenPartitions:
@@ -157,16 +171,7 @@ class OpenPartitions:
         with self._lock:
             entries = list(self.known.values())
             self.known.clear()
-        errors: list[HeliographError] = []
-        for entry in entries:
-            try:
-                entry.log.finish()
-            except ChannelGone:
-                continue  # deleted by another process: there is nothing left to sync
-            except HeliographError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        sync_all(entry.log.finish for entry in entries)
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds."""
