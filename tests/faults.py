@@ -303,10 +303,27 @@ class PowerDisk(FaultyDisk):
         elif current.startswith(synced):
             left = synced + _mangled(current[len(synced) :], luck)
         else:
-            left = luck.choice([current, synced])
+            left = luck.choice([current, synced, _mixed(synced, current, luck)])
         with path.open("r+b") as stream:  # in place: inodes stay
             stream.truncate(0)
             stream.write(left)
+
+
+def _mixed(synced: bytes, current: bytes, luck: random.Random) -> bytes:
+    """What may be left of bytes that were overwritten and not synced: any of their blocks as it was, is, or garbage."""
+    kept = bytearray(current if luck.random() < 0.5 else current[: max(len(synced), luck.randint(0, len(current)))])
+    for start in range(0, len(kept), 512):
+        before, now = synced[start : start + 512], bytes(kept[start : start + 512])
+        if before == now:
+            continue
+        differ = (at for at, (one, other) in enumerate(zip(before, now, strict=False)) if one != other)
+        same = next(differ, min(len(before), len(now)))
+        fate = luck.random()
+        if fate < 0.4:
+            kept[start : start + 512] = (before + now[len(before) :])[: len(now)]
+        elif fate < 0.5:
+            kept[start + same : start + 512] = luck.randbytes(len(now) - same)
+    return bytes(kept)
 
 
 def _mangled(tail: bytes, luck: random.Random) -> bytes:

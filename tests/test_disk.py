@@ -129,10 +129,10 @@ def test_network_file_systems_are_recognised(tmp_path: Path, monkeypatch: pytest
         Path, "read_text", lambda self, *a, **k: mounts if str(self) == "/proc/mounts" else real(self, *a, **k)
     )
     (tmp_path / "with space" / "data").mkdir(parents=True)
-    assert disks.network_file_system(tmp_path / "with space" / "data") == "nfs4"
-    assert disks.network_file_system(tmp_path) is None
-    assert disks.network_file_system(Path("/mnt")) == "nfs"
-    assert disks.network_file_system(Path("/mntx")) is None
+    assert disks.file_system(tmp_path / "with space" / "data") == "nfs4"
+    assert not disks.over_network(disks.file_system(tmp_path))
+    assert disks.over_network(disks.file_system(Path("/mnt")))
+    assert not disks.over_network(disks.file_system(Path("/mntx")))
 
 
 def test_a_boot_has_an_id_and_a_machine_a_name() -> None:

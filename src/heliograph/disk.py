@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +38,29 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _numbers: Final = itertools.count()
+_SYNC_FILE_RANGE_WRITE: Final = 2  # and not to wait: whoever waits there takes the error away from the sync
 F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the data in the drive's cache
 
 
 def _sync_fully(fd: int) -> None:
     """macOS: until the data is on the medium."""
     fcntl.fcntl(fd, F_FULLFSYNC)
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux alone has it, and the standard library no door to it. Loaded when it is first used."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        found = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, ImportError, OSError):  # a libc without, or no descriptor left to load it with
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    called: Callable[[int, int, int, int], int] = found
+    return called
 
 
 class Disk:
@@ -66,6 +84,16 @@ class Disk:
     fstat = staticmethod(os.fstat)
     fdatasync = staticmethod(_sync_fully if sys.platform == "darwin" else os.fdatasync)
 
+    @staticmethod
+    def start_sync(fd: int, position: int, length: int) -> None:
+        """Let bytes that were written begin their way to the disk: what is done until they are synced costs no time.
+
+        Nothing is promised by it, and what goes wrong is told by the sync.
+        """
+        begin = _sync_file_range()
+        if begin is not None:
+            begin(fd, position, length, _SYNC_FILE_RANGE_WRITE)
+
     def open(self, path: str | Path, flags: int, mode: int = 0o666) -> int:
         """As os.open; a program started from here does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -83,6 +111,13 @@ class Disk:
         view = memoryview(data)
         while view:
             view = view[self.write(fd, view) :]
+
+    def pwrite_all(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        """Write everything at a position; a short write goes on where it stopped."""
+        view = memoryview(data)
+        while view:
+            done = self.pwrite(fd, view, position)
+            view, position = view[done:], position + done
 
     def read_range(self, fd: int, length: int, position: int) -> bytes:
         """Read exactly ``length`` bytes, or fewer at the end of the file."""
@@ -246,7 +281,6 @@ def file_system(path: Path) -> str:
     return kind
 
 
-def network_file_system(path: Path) -> str | None:
-    """The type of the file system that holds ``path`` if it is one reached over a network."""
-    kind = file_system(path)
-    return kind if kind in _NETWORK_FILE_SYSTEMS else None
+def over_network(kind: str) -> bool:
+    """Whether a file system of this type is reached over a network."""
+    return kind in _NETWORK_FILE_SYSTEMS

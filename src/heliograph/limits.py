@@ -14,6 +14,9 @@ BATCH_BYTES_MAX = 64 * 1024 * 1024
 BATCH_MESSAGES_MAX = 100_000
 """Most messages in one atomic batch."""
 
+PAYLOAD_DEPTH_MAX = 500
+"""Most levels of a payload's JSON: half of what Python's stack has by default is left to whoever reads it."""
+
 HEADERS_MAX = 64
 """Most user headers on one message."""
 
@@ -31,6 +34,24 @@ CHUNK_BYTES = 256 * 1024
 
 INDEX_STRIDE_BYTES = 16 * 1024
 """An index entry is written whenever this much was appended since the last one."""
+
+ROOM_AFTER_BYTES = 64 * 1024
+"""A segment is given room ahead once so much is written of it (see ``log/room.py``)."""
+
+ROOM_BYTES_MIN = 16 * 1024
+"""Less room than this is not worth a write of its own."""
+
+ROOM_APPEND_BYTES_MAX = 128 * 1024
+"""Whoever appends more than this at once gets no room: it would be full at once."""
+
+ROOM_LINE_BYTES_MAX = 4096
+"""Where no sync follows, whoever appends more than this at once gets none: one call of the system is little for it."""
+
+ROOM_LOOK_BYTES = 64 * 1024
+"""So much at a time is looked at by whoever asks how much room there is."""
+
+ROOM_IDLE_S = 5.0
+"""Room that nobody has filled for so long is taken away."""
 
 LISTING_MIN = 20
 """A partition with so many segments is not listed for each reader that looks for its place, if nothing changed."""

@@ -161,11 +161,9 @@ def test_a_directory_that_anybody_can_write_is_a_warning(tmp_path: Path) -> None
 
 def test_network_and_memory_file_systems_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
-    monkeypatch.setattr(doctor, "network_file_system", lambda path: "nfs4")
     assert findings(tmp_path)["file system"].status == "bad"
     assert findings(tmp_path, Config().with_settings(single_process=True))["file system"].status == "warn"
     monkeypatch.setattr(doctor, "file_system", lambda path: "tmpfs")
-    monkeypatch.setattr(doctor, "network_file_system", lambda path: None)
     assert findings(tmp_path)["file system"].status == "warn"
 
 

@@ -325,7 +325,7 @@ def test_a_damaged_description_says_which_file_and_what_to_do(
 def test_network_file_systems_are_refused_unless_a_single_process_is_declared(
     opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disks, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(disks, "file_system", lambda path: "nfs4")
     with pytest.raises(hg.ConfigError, match=r"nfs4.*single_process"):
         opened()
     assert opened(single_process=True).publish(CHANNEL, 1).offset == 0

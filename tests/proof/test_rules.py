@@ -160,10 +160,10 @@ def test_rule_4_recovery_does_not_cut_what_a_live_process_is_writing(tmp_path: P
 
         class Slow(Disk):
             armed = False
-            def write(self, fd, data):
+            def pwrite(self, fd, data, position):
                 if not self.armed:
-                    return os.write(fd, data)
-                half = os.write(fd, bytes(data)[: len(data) // 2])
+                    return os.pwrite(fd, data, position)
+                half = os.pwrite(fd, bytes(data)[: len(data) // 2], position)
                 print("half", flush=True)
                 sys.stdin.readline()
                 self.armed = False
@@ -202,7 +202,7 @@ def test_rule_5_a_crash_while_rotating_finds_every_message_because_of_the_order_
         steps.index(("fdatasync", old)),
         steps.index(("open", new)),
         steps.index(("sync_directory", "0")),
-        steps.index(("write", new)),
+        steps.index(("pwrite", new)),
     ]
     assert order == sorted(order), steps
 
@@ -353,8 +353,8 @@ def test_rule_15_news_are_written_only_if_somebody_waits_and_a_lost_one_costs_no
         got: list[Any] = []
         reader.subscribe(CHANNEL, lambda message: got.append(message.data), start="first")
         eventually(lambda: got == [0, 1])
-        disk.fail("open", path="news", times=10**6)
-        disk.fail("pwrite", path="news", times=10**6)
+        disk.fail("open", path="/news", times=10**6)
+        disk.fail("pwrite", path="/news", times=10**6)
         for number in range(2, 5):
             writer.publish(CHANNEL, number)
         eventually(lambda: got == [0, 1, 2, 3, 4])

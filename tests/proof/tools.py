@@ -96,7 +96,7 @@ _SEGMENT = re.compile(r"(\d{20})\.jsonl(\.zst)?")
 
 
 def segment_lines(directory: Path) -> list[tuple[int, list[bytes]]]:
-    """First offset and lines of every segment. A segment ends with a newline, or is empty."""
+    """First offset and lines of every segment. A segment ends with a newline, or is empty; behind the last is room."""
     found: dict[int, bytes] = {}
     for path in sorted(directory.iterdir()):
         match = _SEGMENT.fullmatch(path.name)
@@ -107,6 +107,8 @@ def segment_lines(directory: Path) -> list[tuple[int, list[bytes]]]:
         else:
             found.setdefault(int(match[1]), path.read_bytes())
     segments = []
+    if found:
+        found[max(found)] = found[max(found)].rstrip(b"\r")
     for base, data in sorted(found.items()):
         assert not data or data.endswith(b"\n"), f"segment {base} of {directory} ends inside a line"
         segments.append((base, data.split(b"\n")[:-1]))

@@ -16,6 +16,7 @@ from typing import Any
 
 import heliograph as hg
 from heliograph.disk import Disk
+from heliograph.log import room
 from heliograph.station import open_station
 
 CHANNEL = "events"
@@ -65,6 +66,8 @@ for _name in ("write", "pwrite", "ftruncate", "unlink", "rename"):
 def main() -> None:
     root, name, acks, durability, seed, suicide, count = sys.argv[1:]
     luck = random.Random(int(seed))
+    if luck.random() < 0.5:  # these segments are too small for room otherwise
+        room.ROOM_AFTER_BYTES = room.ROOM_BYTES_MIN = 1
     disk = SuicidalDisk(int(suicide), luck) if int(suicide) else Disk()
     station = open_station(root, name="host1", durability=durability, segment_bytes=SEGMENT_BYTES, disk=disk)
     fd = os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

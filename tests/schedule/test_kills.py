@@ -122,8 +122,8 @@ UNTOLD = """
     class Dying(Disk):
         armed = False
 
-        def write(self, fd, data):
-            count = os.write(fd, data)
+        def pwrite(self, fd, data, position):
+            count = os.pwrite(fd, data, position)
             if self.armed:
                 os.kill(os.getpid(), signal.SIGKILL)
             return count

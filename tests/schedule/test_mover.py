@@ -169,7 +169,7 @@ def test_a_full_disk_keeps_them_and_nothing_is_doubled_when_there_is_room(opened
     station.publish("alerts", 0)
     station.publish_many("alerts", [1, 2], delay=0)
     hands = Hands(station)
-    disk.fail("write", errno.ENOSPC)
+    disk.fail("pwrite", errno.ENOSPC)
     hands.mover.move(FAR_US)
     assert disk.fired
     assert all("DiskFull" in one.error for one in station.scheduled())
@@ -186,7 +186,7 @@ def test_nothing_overtakes_what_could_not_be_delivered(opened: Opener, monkeypat
     station.publish_many("alerts", [1, 2, 3, 4, 5], delay=0)
     hands = Hands(station)
     for attempt in range(3):
-        disk.fail("write", errno.ENOSPC, path="/alerts/")
+        disk.fail("pwrite", errno.ENOSPC, path="/alerts/")
         now_us = FAR_US + attempt * 10_000_000
         hands.mover.move(now_us)
         for _ in range(3):  # the others of that channel are due, too
@@ -208,7 +208,7 @@ def test_nothing_overtakes_what_another_process_could_not_deliver(opened: Opener
     station.publish("alerts", 0)
     station.publish("alerts", 1, delay=0)
     before = Hands(station)
-    disk.fail("write", errno.ENOSPC, path="/alerts/")
+    disk.fail("pwrite", errno.ENOSPC, path="/alerts/")
     before.mover.move(FAR_US)
     assert disk.fired
     station.publish("alerts", 2, delay=0)
@@ -230,7 +230,7 @@ def test_what_failed_comes_in_the_order_it_was_due(
         station.publish("alerts", due, delay=due)
     hands = Hands(station)
     for attempt in range(2):
-        disk.fail("write", errno.ENOSPC, path="/alerts/")
+        disk.fail("pwrite", errno.ENOSPC, path="/alerts/")
         for _ in range(4):
             hands.mover.move(FAR_US + attempt * 10_000_000)
         station.publish("alerts", 60 + attempt, delay=60 + attempt)

@@ -156,8 +156,8 @@ def test_full_disk_is_called_full_and_a_short_write_leaves_nothing_behind(tmp_pa
     with open_station(tmp_path, name="host1", disk=disk) as station:
         book.publish(station)
         for short in (0, 1, 100, 180):
-            disk.fail("write", short=short, path=".jsonl")
-            disk.fail("write", errno.ENOSPC, at=2, path=".jsonl")
+            disk.fail("pwrite", short=short, path=".jsonl")
+            disk.fail("pwrite", errno.ENOSPC, at=2, path=".jsonl")
             book.publish(station)
             book.publish_many(station, 3)
             assert isinstance(book.errors[-1], hg.DiskFull)
@@ -171,7 +171,7 @@ def test_full_disk_is_called_full_and_a_short_write_leaves_nothing_behind(tmp_pa
 def test_a_short_write_that_can_go_on_is_no_error(tmp_path: Path) -> None:
     disk, book = FaultyDisk(), Book()
     with open_station(tmp_path, name="host1", disk=disk) as station:
-        disk.fail("write", short=50, times=3, path=".jsonl")
+        disk.fail("pwrite", short=50, times=3, path=".jsonl")
         book.publish(station)
         book.publish_many(station, 3)
         assert not book.errors
@@ -183,8 +183,8 @@ def test_a_short_write_that_cannot_be_undone_is_not_half_visible(tmp_path: Path)
     disk, book = FaultyDisk(), Book()
     with open_station(tmp_path, name="host1", disk=disk) as station:
         book.publish(station)
-        disk.fail("write", short=900, path=".jsonl")
-        disk.fail("write", errno.EIO, at=2, path=".jsonl")
+        disk.fail("pwrite", short=900, path=".jsonl")
+        disk.fail("pwrite", errno.EIO, at=2, path=".jsonl")
         disk.fail("ftruncate", errno.EIO, path=".jsonl")
         book.publish_many(station, 5, 200)
         assert book.refused or book.unknown
@@ -205,8 +205,8 @@ def test_a_shared_write_that_cannot_be_undone_is_not_called_refused(tmp_path: Pa
         for thread in others:
             thread.start()
         eventually(lambda: station.stats().pending_bytes > 1500)
-        disk.fail("write", short=1000, path=".jsonl")
-        disk.fail("write", errno.EIO, at=2, path=".jsonl")
+        disk.fail("pwrite", short=1000, path=".jsonl")
+        disk.fail("pwrite", errno.EIO, at=2, path=".jsonl")
         disk.fail("ftruncate", errno.EIO, path=".jsonl")
         disk.gate.set()
         for thread in [leader, *others]:

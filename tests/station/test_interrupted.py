@@ -1,6 +1,7 @@
 """Ctrl-C at the worst moment: between a write and the word of it in the head."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
         hit.append(partition.next)
         raise KeyboardInterrupt
 
-    def write_and_interrupt(fd: int, data: bytes) -> int:
-        os.write(fd, data)
+    def write_and_interrupt(fd: int, data: bytes, position: int) -> int:
+        os.pwrite(fd, data, position)
         return int(raise_interrupt())
 
     if step == "_write_file":
@@ -67,4 +68,42 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
 
 def _restore(partition: Partition) -> None:
     partition._store_moving = partition.head.store_moving
-    partition._write_file = os.write
+    partition._write_file = os.pwrite
+
+
+class SignalsAfterCalls:
+    """A mutex as Python has it: in the main thread Ctrl-C may come right after ``acquire``, not as ``with`` begins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        had = self._lock.acquire(blocking)
+        assert threading.current_thread() is not threading.main_thread(), "Ctrl-C may come now, and nobody lets go"
+        return had
+
+
+@pytest.mark.parametrize("durability", ["always", "os"])
+def test_an_interrupt_cannot_come_between_taking_the_mutex_and_seeing_to_its_release(
+    tmp_path: Path, durability: str
+) -> None:
+    with open_station(tmp_path, name="host1", durability=durability) as station:
+        station.publish("events", 0)
+        partition = station.engine.writer("events", 0)
+        before, partition.mutex = partition.mutex, SignalsAfterCalls()  # type: ignore[assignment]
+        try:
+            for number in range(1, 4):
+                station.publish("events", number)
+            station.publish_many("events", [4, 5])
+        finally:
+            partition.mutex = before
+        assert [message.data for message in station.read("events")] == list(range(6))

@@ -131,7 +131,7 @@ def test_a_damaged_station_file_is_said_to_be_damaged(opened: Opener, root: Path
 def test_a_network_file_system_is_refused_unless_a_single_process_is_promised(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disks, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(disks, "file_system", lambda path: "nfs4")
     with pytest.raises(hg.ConfigError, match=r"nfs4.*single_process"):
         hg.open(root)
     with hg.open(root, single_process=True, name="host1") as station:

@@ -131,11 +131,11 @@ HOLD = """
 
     class Stuck(Disk):
         armed = False
-        def write(self, fd, data):
+        def pwrite(self, fd, data, position):
             if self.armed and bytes(data).startswith(b'{"specversion'):
                 print("holding", flush=True)
                 sys.stdin.readline()
-            return os.write(fd, data)
+            return os.pwrite(fd, data, position)
 
     disk = Stuck()
     station = open_station(sys.argv[1], name="host1", durability=sys.argv[2], disk=disk)

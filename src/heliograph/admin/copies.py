@@ -14,7 +14,7 @@ import google_crc32c
 import msgspec
 
 from heliograph.admin import manifest
-from heliograph.admin.manifest import File, Manifest
+from heliograph.admin.manifest import File, Manifest, Part
 from heliograph.disk import Disk
 from heliograph.errors import WrongStation
 from heliograph.limits import COPY_BYTES
@@ -42,6 +42,7 @@ class Copies:
         self._advance = advance
         self._touched: set[Path] = set()
         self._before: dict[str, File] = {}
+        self._parts_before: list[Part] = []
         self._in_use: set[str] = set()
         self.files: dict[str, File] = {}
         self.damaged: list[str] = []
@@ -56,7 +57,15 @@ class Copies:
             raise WrongStation(f"{self._target} is the backup of station '{before.station}', not '{station}'")
         self._before = {file.path: file for file in before.files}
         self._in_use = {file.stored for file in before.files}
+        self._parts_before = before.parts
         return True
+
+    def keep(self, channel: str) -> list[Part]:
+        """Keep a channel as it was copied before; which messages that are, by partition. None if it never was."""
+        for path, file in self._before.items():
+            if path.startswith(f"channels/{channel}/") or path == f"seen/{channel}.json":
+                self.files[path] = file
+        return [part for part in self._parts_before if part.channel == channel]
 
     def commit(self, described: Manifest) -> None:
         """Make the copies durable, then the manifest that names them; then remove what it does not name."""

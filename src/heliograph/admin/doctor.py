@@ -25,7 +25,7 @@ import msgspec
 from heliograph.admin.wellbeing import station_findings
 from heliograph.config import Config
 from heliograph.config.units import GIB, MIB
-from heliograph.disk import SYSTEM_DISK, Disk, file_system, network_file_system
+from heliograph.disk import SYSTEM_DISK, Disk, file_system, over_network
 
 SYNC_S: Final = 1.0
 """How long the disk is tried."""
@@ -146,7 +146,7 @@ def _permissions(path: Path, config: Config, disk: Disk) -> Finding:  # noqa: AR
 def _file_system(path: Path, config: Config, disk: Disk) -> Finding:  # noqa: ARG001
     place = _existing(path)
     kind = file_system(place)
-    if network_file_system(place):
+    if over_network(kind):
         if config.storage.single_process:
             advice = "Locks do not reach other hosts: make sure that only one process ever opens it."
             return Finding(name="file system", status="warn", value=f"{kind} (network)", advice=advice)

@@ -205,7 +205,7 @@ def _stored_bytes(station: Station, name: str) -> int:
     for number in _partitions(station, name):
         directory = station.engine.directory.place(name, number, station.name).directory
         with contextlib.suppress(FileNotFoundError):
-            total += sum(segments.stored_bytes(directory, base, disk) for base in segments.bases(directory, disk))
+            total += segments.stored_in(directory, disk)
     return total
 
 
@@ -311,6 +311,7 @@ class _Channel:
     def _settled(self, place: Place, base: int) -> Segment | None:
         """Look at a segment until it is sound, or stays unsound; None if it is gone or behind the log's beginning."""
         stored = segments.stored_bytes(place.directory, base, self._disk)
+        stored -= segments.room_behind(place.directory, base, self._disk)
         state: Segment | None = None
         for look in range(LOOKS):
             if look:

@@ -46,7 +46,7 @@ from heliograph.config.sections import (
     WhenFull,
 )
 from heliograph.context import CONTEXT_CHARS_MAX
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, InvalidArgument
 
 __all__ = [
     "Audit",
@@ -167,6 +167,8 @@ def load(
     source = source or env.get(ENV_FILE) or {}
     if isinstance(source, Mapping):
         said = dict(_flatten(source, "the configuration"))
+    elif not isinstance(source, str | os.PathLike):
+        raise InvalidArgument(f"config is {source!r}; use a mapping, a Config, or the path of a YAML or TOML file")
     else:
         said = dict(_flatten(read_file(Path(source)), os.fspath(source)))
     said.update(_from_environment(env))

@@ -39,6 +39,15 @@ class Storage(Section, frozen=True, kw_only=True):
     sync_interval_ms: Annotated[
         int, Meta(ge=1, le=600_000, description="With durability `interval`: the time between two syncs.")
     ] = 100
+    room_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64 * MIB,
+            description="Room that a busy segment is given ahead, so that messages overwrite what is there: it makes "
+            "syncs faster on ext4 and xfs, and writing on ext4. What is published is written twice; 0 lays none.",
+        ),
+    ] = 1 * MIB
     position_flush_ms: Annotated[
         int,
         Meta(

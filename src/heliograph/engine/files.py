@@ -47,9 +47,9 @@ from heliograph.errors import (
     StorageError,
 )
 from heliograph.filters import Sieve
-from heliograph.limits import WAIT_SLICE_S
+from heliograph.limits import ROOM_IDLE_S, WAIT_SLICE_S
 from heliograph.log import channel as channels
-from heliograph.log import recovery, seek
+from heliograph.log import recovery, room, seek
 from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings
 from heliograph.log.commit import GroupCommit
@@ -139,6 +139,8 @@ class FilesEngine:
         self.wildcards = Wildcards(root, disk)
         self._payload_decoder: PayloadDecoder | None = None
         self._always = storage.durability == "always"
+        lays_room = room.of_use(self.directory.file_system, always=self._always)
+        self._room_bytes = storage.room_bytes if lays_room else 0
         self._closed = False
         self._forked = False
         self._keeper = LockKeeper()
@@ -359,6 +361,12 @@ class FilesEngine:
 
     # -- partitions -------------------------------------------------------------------------------------------
 
+    def take_idle_room(self) -> None:
+        """Now and then: cut off the room that was laid for publishers who went silent."""
+        if self._room_bytes:
+            for partition in self.open_partitions():
+                partition.take_room(ROOM_IDLE_S)
+
     def open_partitions(self) -> list[Partition]:
         return [entry.log for entry in self._open.all() if isinstance(entry.log, Partition)]
 
@@ -377,7 +385,7 @@ class FilesEngine:
         try:
             partition = Partition(
                 place, _Channel(self, name), self.disk, self.clock, always=self._always,
-                busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add,
+                busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add, room_bytes=self._room_bytes,
             )  # fmt: skip
         except FileNotFoundError as error:
             head = place.directory / "head"

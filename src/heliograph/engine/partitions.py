@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _TRIES = 24
 _TRIES_AT_ONCE = 4
-_FILES_EACH = 4  # segment, index, lock, news
+_FILES_EACH = 5  # segment, index, lock, news, room as memory
 
 
 def _affordable() -> int:

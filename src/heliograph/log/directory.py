@@ -74,8 +74,8 @@ class DataDirectory:
         self._unsynced_noted = False
         if not read_only:
             self._prepare()
-        kind = disks.network_file_system(root) if root.exists() else None
-        if kind and not single_process and not read_only:
+        self.file_system = kind = disks.file_system(root) if root.exists() else ""
+        if disks.over_network(kind) and not single_process and not read_only:
             raise ConfigError(
                 f"{root} is on a network file system ({kind}), where locks and shared memory cannot be relied on. "
                 "Use a local disk, or set storage.single_process if only one process will ever open it."

@@ -15,7 +15,9 @@ Guard = Callable[[], HeliographError | None]
 class Group:
     """Bodies that get consecutive offsets; an atomic one survives a crash whole or not at all."""
 
-    __slots__ = ("atomic", "bodies", "count", "crcs", "first", "guard", "max_us", "min_us", "now_us", "refused")
+    __slots__ = (
+        "atomic", "bodies", "count", "crcs", "first", "guard", "max_us", "meanwhile", "min_us", "now_us", "refused",
+    )  # fmt: skip
 
     def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
         self.bodies = bodies
@@ -26,6 +28,7 @@ class Group:
         self.first = -1
         self.guard: Guard | None = None
         self.refused: HeliographError | None = None
+        self.meanwhile: Callable[[], None] | None = None  # done while the disk is busy, if it is written alone
 
     def lines(self, place: bytes, first: int) -> bytes:
         """What is written: under the lock, where the place of the first is known."""

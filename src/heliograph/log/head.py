@@ -14,6 +14,8 @@ and never replaced while a station is open::
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
     536  Q   the time of change (ns) that the directory had when it was last looked through and in order
+    544  Q   the length of the active segment's file, if room was laid behind what is written (room.py), else 0 or
+             less than that. Written and read under the append lock only
     1024     16 pairs of Q, places where readers say that they wait (news.py): whose it is, and until when
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
@@ -26,6 +28,7 @@ import errno
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,11 +49,12 @@ _AT: Final = 64
 _FIELDS_AT: Final = _AT + 8
 _SUM_AT: Final = _FIELDS_AT + _FIELDS.size
 _END: Final = _SUM_AT + 4
-_IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
+STORES_IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
 LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
 LOOKED_THROUGH: Final = 536 // 8
+ROOM: Final = 544 // 8
 NEWS_PLACES: Final = 1024 // 8
 NEWS_PLACES_END: Final = NEWS_PLACES + 2 * 16
 INODE: Final = 24 // 8
@@ -124,6 +128,24 @@ _WRITTEN: Final = (_word("next"), _word("written"), _word("crc"))
 _SYNCED: Final = (_word("synced_next"), _word("synced"), _word("synced_crc"))
 
 
+def _storing(words: memoryview[int], mapped: mmap.mmap) -> Callable[[int, int, int], None]:
+    """A function that has the memory at hand: it is called for every message."""
+
+    def store(following: int, written: int, crc: int) -> None:
+        sequence = words[SEQUENCE] | 1
+        words[SEQUENCE] = sequence
+        _pack_moving(mapped, _FIELDS_AT, following, written, crc)
+        if not STORES_IN_ORDER:
+            _seal(mapped)
+        words[SEQUENCE] = sequence + 1
+
+    return store
+
+
+def _seal(mapped: mmap.mmap) -> None:
+    mapped[_SUM_AT:_END] = _crc(mapped[_FIELDS_AT:_SUM_AT]).to_bytes(4, "little")
+
+
 class TornHead(Exception):
     """The fields cannot be read: their writer died in the middle, or is very slow."""
 
@@ -131,7 +153,7 @@ class TornHead(Exception):
 class Head:
     """One mapped head file."""
 
-    __slots__ = ("_map", "path", "words")
+    __slots__ = ("_map", "path", "store_moving", "words")
 
     def __init__(self, path: Path, disk: Disk, *, writable: bool = True) -> None:
         self.path = path
@@ -144,6 +166,8 @@ class Head:
         finally:
             disk.close(fd)
         self.words = memoryview(self._map).cast("Q")
+        self.store_moving = _storing(self.words, self._map)
+        """Write only what every append moves; the lock's holder stores the rest before giving it back."""
 
     @staticmethod
     def create(path: Path, disk: Disk, boot: bytes, fields: Fields) -> None:
@@ -187,7 +211,7 @@ class Head:
             data = mapped[_FIELDS_AT:_END]
             if before & 1 or before != words[SEQUENCE]:
                 continue
-            if _IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
+            if STORES_IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
                 return Fields._make(_FIELDS.unpack_from(data))
         raise TornHead(f"{self.path} stays inconsistent: its writer died in the middle of an update")
 
@@ -195,7 +219,7 @@ class Head:
         """How far readers may go, in as few steps as possible; None if a writer is met: then ``load`` has to tell."""
         words = self.words
         before = words[SEQUENCE]
-        if before & 1 or not _IN_ORDER:
+        if before & 1 or not STORES_IN_ORDER:
             return None
         following, end, crc = _SYNCED if synced else _WRITTEN
         found = Limit(
@@ -213,22 +237,9 @@ class Head:
         sequence = words[SEQUENCE] | 1  # a dead writer may have left it odd
         words[SEQUENCE] = sequence
         _FIELDS.pack_into(self._map, _FIELDS_AT, *fields)
-        if not _IN_ORDER:
-            self._seal()
+        if not STORES_IN_ORDER:
+            _seal(self._map)
         words[SEQUENCE] = sequence + 1
-
-    def store_moving(self, following: int, written: int, crc: int) -> None:
-        """Write only what every append moves; the lock's holder stores the rest before giving it back."""
-        words = self.words
-        sequence = words[SEQUENCE] | 1
-        words[SEQUENCE] = sequence
-        _pack_moving(self._map, _FIELDS_AT, following, written, crc)
-        if not _IN_ORDER:
-            self._seal()
-        words[SEQUENCE] = sequence + 1
-
-    def _seal(self) -> None:
-        self._map[_SUM_AT:_END] = _crc(self._map[_FIELDS_AT:_SUM_AT]).to_bytes(4, "little")
 
     def close(self) -> None:
         self.words.release()

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
-from heliograph.log import indexing, recovery, segments
-from heliograph.log.head import DELETED, FENCED, INODE, SEQUENCE, Fields, Head, Limit, TornHead
+from heliograph.log import indexing, recovery, room, segments
+from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
@@ -52,54 +52,13 @@ class HeldLog:
     """One partition's files, lock and head, as this process has them."""
 
     __slots__ = (  # not for memory: attributes of an object with this many are slow without
-        "_always",
-        "_busy_timeout_s",
-        "_clock",
-        "_directory",
-        "_disk",
-        "_fd",
-        "_fence_due",
-        "_half_rotated",
-        "_identity",
-        "_identity_generation",
-        "_index_fd",
-        "_lock",
-        "_on_kept",
-        "_origin",
-        "_owner",
-        "_retired",
-        "_rotate_at",
-        "_seen",
-        "_store_moving",
-        "_syncing",
-        "_watched",
-        "_words",
-        "_write_file",
-        "append_us",
-        "base",
-        "closed",
-        "crc",
-        "created_us",
-        "first",
-        "head",
-        "index_count",
-        "mutex",
-        "news",
-        "next",
-        "open_first",
-        "open_max_us",
-        "open_min_us",
-        "open_position",
-        "peak_us",
-        "place",
-        "state",
-        "sync_failed",
-        "synced",
-        "synced_crc",
-        "synced_next",
-        "used",
-        "written",
-    )
+        "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
+        "_identity", "_identity_generation", "_index_fd", "_lock", "_map", "_map_from", "_map_to", "_on_kept",
+        "_origin", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at", "_seen", "_store_moving",
+        "_syncing", "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
+        "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us", "open_position",
+        "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next", "used", "written",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -111,6 +70,7 @@ class HeldLog:
         always: bool,
         busy_timeout_s: float,
         on_kept: Callable[[Any], None],
+        room_bytes: int = 0,
     ) -> None:
         self.place = place
         self.mutex = threading.Lock()
@@ -119,7 +79,7 @@ class HeldLog:
         self.sync_failed = False  # here: what this process has acknowledged without a sync may be lost
         self._owner = owner
         self._disk = disk
-        self._write_file = disk.write
+        self._write_file = disk.pwrite
         self._clock = clock
         self._always = always
         self._busy_timeout_s = busy_timeout_s
@@ -141,6 +101,10 @@ class HeldLog:
         self._identity = Identity(b"", 0, 0)
         self._origin = b""
         self._rotate_at = -1
+        self._room_bytes = room_bytes
+        self._room_from = room.begins(room_bytes)
+        self._map: Any = None  # room as memory: it is filled without a call of the system
+        self._map_from = self._map_to = -1  # between which bytes of the segment
         self._set(Fields(base=-1))
 
     # -- the head, as this process last saw it ------------------------------------------------------------
@@ -215,7 +179,7 @@ class HeldLog:
                 self._words[SEQUENCE] == self._seen
                 and not (orphaned or self._fence_due)
                 and self._fd >= 0
-                and self._disk.lseek(self._fd, 0, os.SEEK_END) == self.written
+                and self._disk.lseek(self._fd, 0, os.SEEK_END) == max(self.written, self._words[ROOM])
             ):
                 return  # nobody stored anything since we freed the lock
             self._refresh(orphaned)
@@ -293,7 +257,16 @@ class HeldLog:
         except FileNotFoundError:
             return False
 
+    def _unmap(self) -> None:
+        """The room is gone, or may be: others may have taken it away."""
+        if self._map is not None:
+            self._map_from = self._map_to = -1
+            self._map.close()
+            self._map = None
+
     def _refresh(self, orphaned: bool) -> None:
+        if self._words[ROOM] < self._map_to:
+            self._unmap()
         try:
             fields = self.head.load()
         except TornHead:
@@ -312,7 +285,7 @@ class HeldLog:
             found = self._disk.fstat(self._fd)
         elif not self._disk.fstat(self._index_fd).st_nlink:  # or its index
             self._reopen_index(fields.base)
-        if orphaned or found.st_size != fields.written:
+        if orphaned or found.st_size != max(fields.written, self._words[ROOM]):
             self._repair(fields)
 
     def _look_at_channel(self) -> None:
@@ -339,6 +312,7 @@ class HeldLog:
         if not self.in_place():  # whoever deleted the channel died before it could say so
             raise ChannelGone(f"{self._directory} was deleted")
         now_us = self._clock.time_ns() // 1000
+        self._words[ROOM] = 0  # recovery cuts it off
         report = recovery.recover(self.place, self._disk, trusted, now_us)
         fields = report.fields
         if trusted is None:  # its flags and generation were not what its writer died of
@@ -355,8 +329,7 @@ class HeldLog:
         self._close_files()
         if not self.in_place():
             raise ChannelGone(f"{self._directory} was deleted")
-        flags = os.O_RDWR | os.O_APPEND
-        self._fd = self._disk.open(segments.path_of(self._directory, base), flags)
+        self._fd = self._disk.open(segments.path_of(self._directory, base), os.O_RDWR)
         self._open_index(base)
 
     def _open_index(self, base: int) -> None:
@@ -371,6 +344,7 @@ class HeldLog:
         self._disk.close(replaced)
 
     def _close_files(self) -> None:
+        self._unmap()
         for fd in (self._fd, self._index_fd):
             if fd >= 0:
                 self._retired.append(fd)

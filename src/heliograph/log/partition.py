@@ -17,11 +17,12 @@ import google_crc32c
 from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S
-from heliograph.log import index, segments
+from heliograph.log import index, room, segments
 from heliograph.log.groups import Group, Guard, Mark
-from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, Fields, TornHead
-from heliograph.log.held import Evicted, HeldLog
+from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, ROOM, Fields, TornHead
+from heliograph.log.held import Evicted
 from heliograph.log.lines import Form
+from heliograph.log.roomy import RoomyLog
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
@@ -30,7 +31,7 @@ _LOOK_MASK: Final = 15
 """Whoever publishes one by one, asked for the lock, looks after every 16th whether its turn is over."""
 
 
-class Partition(HeldLog):
+class Partition(RoomyLog):
     """The writing side of one partition in this process."""
 
     __slots__ = ()
@@ -57,17 +58,17 @@ class Partition(HeldLog):
         self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None = None
     ) -> int:
         """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
-        with self.mutex:
+        with self.mutex:  # acquire and release take half as long, but Ctrl-C may come between acquire and try
             if self.written + len(hole) + form.room > self._rotate_at or not self._lock.held:
                 return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
             if guard is not None and (refusal := guard()) is not None:
                 raise refusal
             try:
                 offset = self._write_form(form, id_bytes, microseconds, hole, now_us)
-                if self.open_first == self.next:  # an index entry was just finished
+                if self.open_first > offset:  # an index entry was just finished
                     self._store()
                 else:
-                    self._store_moving(self.next, self.written, self.crc)
+                    self._store_moving(offset + 1, self.written, self.crc)
             except BaseException as error:
                 self._give_up(error)
                 raise
@@ -84,10 +85,15 @@ class Partition(HeldLog):
         line = form.lines.get(self._origin) or form.line(self._origin)
         data = line % (id_bytes, microseconds, hole, offset)
         data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
-        if (done := self._write_file(self._fd, data)) != len(data):
-            self._disk.write_all(self._fd, memoryview(data)[done:])
+        at = self.written
+        written = at + len(data)
+        if written <= self._map_to:
+            start = self._map_from
+            self._map[at - start : written - start] = data
+        else:
+            self._write_bytes(data)
         self.next = offset + 1
-        self.written = written = self.written + len(data)
+        self.written = written
         self.crc = _extend(self.crc, data)
         self.used = True
         if now_us > self.append_us:
@@ -149,6 +155,8 @@ class Partition(HeldLog):
                 except BaseException as error:
                     self._give_up(error)
                     raise
+            if self.written > self._room_from and self.written > self._words[ROOM]:
+                self._lay_room(len(hole))
             fd, base, written, crc = self._fd, self.base, self.written, self.crc
             self._syncing += 1
             if self._lock.wanted():
@@ -180,13 +188,16 @@ class Partition(HeldLog):
         """
         with self.mutex:
             self._enter()
+            before = self.written
             self._append(groups)
+            if self.written > self._room_from and self.written > self._words[ROOM]:
+                self._lay_room(self.written - before)
             mark = Mark(self.base, self.written, self.next, self.crc)
             fd = self._fd
             self._syncing += 1
             if self._lock.wanted():
                 self._release()
-        self._sync(fd, mark)
+        self._sync(fd, mark, groups[0].meanwhile if len(groups) == 1 else None)
 
     def _append(self, groups: Sequence[Group]) -> None:
         """Write the groups; the lock is freed if that fails."""
@@ -248,15 +259,15 @@ class Partition(HeldLog):
     def _put(self, data: bytes) -> None:
         """Write all or nothing."""
         try:
-            done = self._write_file(self._fd, data)
-            if done != len(data):
-                self._disk.write_all(self._fd, memoryview(data)[done:])
+            self._write_bytes(data)
         except OSError:
             self._undo_write()
             raise
 
     def _undo_write(self) -> None:
         """Cut off what was written. What cannot be, the next appender finds: whole lines of it will be kept."""
+        self._unmap()
+        self._words[ROOM] = 0  # if it cannot be cut off, the file's length is one that nobody expects
         try:
             self._disk.ftruncate(self._fd, self.written)
         except OSError as error:
@@ -281,6 +292,7 @@ class Partition(HeldLog):
         """Seal the active segment and begin the next one; in this order, so that a crash loses nothing."""
         if self.open_first != self.next:
             self._write_index_entry()
+        self._take_room()
         try:
             self._disk.fdatasync(self._fd)
         except OSError as error:
@@ -289,7 +301,7 @@ class Partition(HeldLog):
             raise Fenced(f"{self._directory} is fenced: syncing a full segment failed ({error})") from error
         base = self.next
         path = segments.path_of(self._directory, base)
-        new_fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC)
+        new_fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             self._disk.sync_directory(self._directory)
             index_path = segments.path_of(self._directory, base, segments.INDEX)
@@ -301,6 +313,7 @@ class Partition(HeldLog):
             raise
         self._close_files()
         self._fd, self._index_fd = new_fd, new_index_fd
+        self._room_from = room.begins(self._room_bytes)
         self._set(
             Fields(
                 base=base,
@@ -331,8 +344,10 @@ class Partition(HeldLog):
             self._syncing += 1
         self._sync(fd, mark)
 
-    def _sync(self, fd: int, mark: Mark) -> None:
+    def _sync(self, fd: int, mark: Mark, meanwhile: Callable[[], None] | None = None) -> None:
         try:
+            if meanwhile is not None:  # the disk is at it already
+                meanwhile()
             self._disk.fdatasync(fd)
         except BaseException as error:
             self._sync_ended(error, mark.base)
@@ -497,6 +512,7 @@ class Partition(HeldLog):
                 return False
             if self._lock.held:  # kept for the next append, which did not come
                 self._release()
+            self._take_idle_room()
             self.abandon()
             return True
         finally:
@@ -508,6 +524,7 @@ class Partition(HeldLog):
             if not self.closed:
                 if self._lock.held:
                     self._release()
+                self._take_idle_room()
                 self.abandon()
 
     def finish(self) -> None:
@@ -521,6 +538,7 @@ class Partition(HeldLog):
             finally:
                 if self._lock.held:
                     self._release()
+                self._take_idle_room()
                 self.abandon()
 
     def _sync_last(self) -> None:

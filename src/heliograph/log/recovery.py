@@ -1,7 +1,7 @@
 """Finding the true end of a log after a crash, and making what is derived again.
 
 What is kept: every intact line, and damage in front of one (it was acknowledged once; readers skip it and say
-so). What is cut from the end: half a line, zeros, garbage, an atomic batch that is not whole. None of these was
+so). What is cut from the end: half a line, zeros, garbage, room, an atomic batch that is not whole. None of these was
 ever acknowledged. Garbage that held whole lines is set aside in ``quarantine/`` before it is cut.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from heliograph.disk import Disk
-from heliograph.log import index, lines, segments
+from heliograph.log import index, lines, room, segments
 from heliograph.log.head import Fields
 from heliograph.log.index import Entry
 from heliograph.log.indexing import IndexBuilder, Place, build_index, event_times, last_peak, verified_entries
@@ -285,7 +285,7 @@ def agrees(place: Place, disk: Disk, fields: Fields, known: tuple[int, int] | No
     try:
         last = _entry(directory, fields.base, fields.index_count - 1, disk)
         end, following, crc = (last.end, last.next, last.crc) if last else (0, fields.base, 0)
-        if (end, following) != (fields.open_position, fields.open_first) or reader.size() != fields.written:
+        if (end, following) != (fields.open_position, fields.open_first) or not _ends_there(reader, fields.written):
             return False
         tail = reader.read(end, fields.written - end)
         low, high = event_times(tail) if tail else (0, 0)
@@ -294,6 +294,12 @@ def agrees(place: Place, disk: Disk, fields: Fields, known: tuple[int, int] | No
         return extend(crc, tail) == fields.crc and following + tail.count(b"\n") == fields.next
     finally:
         reader.close()
+
+
+def _ends_there(reader: segments.PlainSegment, written: int) -> bool:
+    """Whether nothing but room comes behind what is written."""
+    behind = reader.size() - written
+    return behind == 0 or (behind > 0 and room.nothing_else(reader.read(written, behind)))
 
 
 def _entry(directory: Path, base: int, number: int, disk: Disk) -> Entry | None:

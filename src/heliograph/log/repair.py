@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from heliograph.disk import Disk
-from heliograph.log import compress, index, indexing, inspection, lines, lost, recovery, redact, segments
-from heliograph.log.head import FENCED, Fields, TornHead
+from heliograph.log import compress, index, indexing, inspection, lines, lost, recovery, redact, room, segments
+from heliograph.log.head import FENCED, ROOM, Fields, TornHead
 from heliograph.log.held import Evicted
 from heliograph.log.indexing import Place
 from heliograph.log.inspection import Segment, Stretch
@@ -201,6 +201,7 @@ def rebuild_head(partition: Partition, now_us: int, renew: Callable[[str], None]
 def _go_on(partition: Partition, fields: Fields) -> None:
     """Store a head that was made here; every process reads channel.json again and opens the segment it names."""
     partition._close_files()
+    partition._words[ROOM] = 0
     partition._set(fields)
     partition._identity_generation = -1
     partition._store()
@@ -242,8 +243,9 @@ def _cut_behind_synced(place: Place, path: Path, fields: Fields, disk: Disk) -> 
         size = disk.fstat(fd).st_size
         if size > fields.synced:
             with contextlib.suppress(OSError):  # a sick disk may not give it back; it was promised to nobody
-                tail = disk.read_range(fd, size - fields.synced, fields.synced)
-                saved = str(set_aside(place, f"{fields.base:020d}-unsynced-{fields.synced_next}", tail, disk))
+                tail = disk.read_range(fd, size - fields.synced, fields.synced).rstrip(room.FILL)
+                if tail:
+                    saved = str(set_aside(place, f"{fields.base:020d}-unsynced-{fields.synced_next}", tail, disk))
         disk.ftruncate(fd, fields.synced)
         disk.fdatasync(fd)
     finally:

@@ -19,7 +19,8 @@ from typing import Final, NamedTuple, Protocol
 
 from heliograph.clock import SYSTEM_CLOCK
 from heliograph.disk import Disk
-from heliograph.limits import LISTING_MIN, LISTING_SETTLED_FINE_S, LISTING_SETTLED_S, LISTINGS_MAX
+from heliograph.limits import LISTING_MIN, LISTING_SETTLED_FINE_S, LISTING_SETTLED_S, LISTINGS_MAX, ROOM_LOOK_BYTES
+from heliograph.log.room import FILL
 
 PLAIN: Final = ".jsonl"
 COMPRESSED: Final = ".jsonl.zst"
@@ -160,6 +161,32 @@ def stored_bytes(directory: Path, base: int, disk: Disk) -> int:
         with contextlib.suppress(FileNotFoundError):
             return disk.stat(path_of(directory, base, suffix)).st_size
     return 0
+
+
+def stored_in(directory: Path, disk: Disk) -> int:
+    """What all segments of a partition take on disk, without the room behind the last line."""
+    known = bases(directory, disk)
+    total = sum([stored_bytes(directory, base, disk) for base in known])
+    return total - (room_behind(directory, known[-1], disk) if known else 0)
+
+
+def room_behind(directory: Path, base: int, disk: Disk) -> int:
+    """How much room is laid behind the last line of a segment."""
+    try:
+        fd = disk.open(path_of(directory, base), os.O_RDONLY)
+    except FileNotFoundError:  # compressed
+        return 0
+    try:
+        size = end = disk.fstat(fd).st_size
+        while end:
+            start = max(0, end - ROOM_LOOK_BYTES)
+            left = len(disk.read_range(fd, end - start, start).rstrip(FILL))
+            end = start + left
+            if left:
+                break
+        return size - end
+    finally:
+        disk.close(fd)
 
 
 def remove(directory: Path, base: int, disk: Disk) -> int:

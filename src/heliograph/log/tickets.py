@@ -122,7 +122,7 @@ class ColumnsTicket(Ticket):
         self.now_us = self.min_us = self.max_us = now_us
         self.atomic = True
         self.first = -1
-        self.guard = self.refused = self.error = None
+        self.guard = self.refused = self.error = self.meanwhile = None
         self.callback = callback
         self.size = size  # of all bodies
         self._done = False
@@ -155,7 +155,7 @@ class OneTicket(Ticket):
         self.atomic = False
         self.first = -1
         self.guard = guard
-        self.refused = self.error = None
+        self.refused = self.error = self.meanwhile = None
         self.callback = callback
         self.size = len(hole) + form.bytes
         self._done = False

@@ -22,7 +22,8 @@ from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import Form
 from heliograph.log.tickets import ColumnsTicket, OneTicket
 from heliograph.message import Receipt, key_attribute, new_ids
-from heliograph.payloads import encode, encode_batch
+from heliograph.nesting import SHALLOW_BYTES_MAX
+from heliograph.payloads import NEWLINE, encode, encode_batch, encode_unchecked, look_closer
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
 
 _modules = sys.modules
@@ -46,14 +47,34 @@ class Shortcut(Envelopes):
             route = self._routes[channel, type_name, service_name()]
         except (KeyError, TypeError):
             route = self._route(channel, type_name)
-        filled = self._filled(route, channel, data, key, own, may_open=True)
-        if filled is None:
-            return None
-        form, microseconds, hole, now_us = filled
-        meter = route.meter
+        logs, meter = route.logs, route.meter
         started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
-        logs = route.logs
-        partition = 0 if len(logs) == 1 else self.partitioner.among(len(logs), channel, key)
+        partition = 0
+        if (
+            key is None and len(logs) == 1 and not own and route.layout == self._engine.layout and route.plain
+            and context_correlation_id() is None and TRACING not in _modules and data.__class__ not in SPECIAL
+        ):  # fmt: skip
+            # What `_filled` does, in fewer steps: this is the way of nearly every message.
+            now_us = self._time_ns() // 1000
+            second_us, form, _ = route.baked
+            if not 0 <= now_us - second_us < 1_000_000:
+                second_us, form, _ = route.bake(now_us, self._timestamps)
+            microseconds = now_us - second_us
+            try:
+                hole = encode_unchecked(data)
+                if len(hole) > SHALLOW_BYTES_MAX or hole.rfind(b"null") != -1 or NEWLINE in hole:  # suspicious
+                    look_closer(hole, data)
+            except (TypeError, ValueError, RecursionError, HeliographError):
+                return None  # the general way says what is wrong with it
+            if len(hole) > self._max_body_bytes - len(route.line):
+                return None
+        else:
+            filled = self._filled(route, channel, data, key, own, may_open=True)
+            if filled is None:
+                return None
+            form, microseconds, hole, now_us = filled
+            logs = route.logs
+            partition = 0 if len(logs) == 1 else self.partitioner.among(len(logs), channel, key)
         log = logs[partition]
         message_id = str(_uuid7())
         try:
@@ -86,6 +107,11 @@ class Shortcut(Envelopes):
             return None
         meter, logs = route.meter, route.logs
         partition = 0
+        receipts: list[Receipt] = []
+
+        def answer() -> None:
+            receipts[:] = map(Receipt, ids, repeat(channel), repeat(partition), count(ticket.first))
+
         try:
             prepared = self._columns(route, payloads, key)
             if prepared is None:
@@ -96,7 +122,9 @@ class Shortcut(Envelopes):
             log = logs[partition]
             if log is None:
                 log = logs[partition] = self._engine.appender(channel, partition)
+            ticket.meanwhile = answer
             first = log.append_batch(ticket)
+            ticket.meanwhile = None  # which knows the ticket, in a circle: it would stay until somebody sweeps
         except (ChannelGone, Evicted):
             route.layout = -1
             self._engine.drop_closed(channel, partition)
@@ -107,7 +135,9 @@ class Shortcut(Envelopes):
         meter.published += ticket.count
         meter.bytes += ticket.size
         meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
-        return list(map(Receipt, ids, repeat(channel), repeat(partition), count(first)))
+        if not receipts or receipts[0].offset != first:  # nobody had time for it while the disk was busy
+            answer()
+        return receipts
 
     def _columns(self, route: Route, batch: list[Any], key: str | None) -> tuple[ColumnsTicket, list[str]] | None:
         """A ticket for a batch, and its ids; None if the general way has to look at it, or to say what is wrong."""

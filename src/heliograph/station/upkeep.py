@@ -43,6 +43,7 @@ class Upkeep:
                 return
             try:
                 self._look()
+                self._engine.take_idle_room()
                 if turn % LOOKS == 0:
                     self.tidy()
             except StationClosed:  # also of one that was abandoned, and does not say so
