@@ -138,3 +138,16 @@ def test_looking_at_an_origin_that_was_never_seen_does_not_change_a_set() -> Non
 def test_what_is_no_seen_set_is_refused(value: Any) -> None:
     with pytest.raises(ValueError):
         SeenSet.from_json(value)
+
+
+@pytest.mark.parametrize("many", [1, 256, 257, 1_000])
+@pytest.mark.parametrize("where", [0, 1, 5_000, 100_000])
+def test_many_intervals_at_once_are_the_same_as_one_by_one(many: int, where: int) -> None:
+    before = [(at, at + 2) for at in range(0, 6_000, 5)]
+    added = [(where + at, where + at + 1) for at in range(0, many * 3, 3)]
+    at_once, one_by_one = IntervalSet(before), IntervalSet(before)
+    at_once.update(IntervalSet(added))
+    for first, following in added:
+        one_by_one.add(first, following)
+    assert at_once == one_by_one
+    assert is_tidy(at_once)

@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+_ADDED_MAX: Final = 256
+"""So many intervals are added one by one, each of which moves what lies behind it; more are merged, in one walk."""
 SEQUENCE_MAX: Final = 2**63 - 1
 """No interval ends beyond this, so that every number fits a signed word wherever it travels."""
 
@@ -64,6 +66,9 @@ class IntervalSet:
 
     def update(self, other: IntervalSet) -> None:
         """Add everything of another set."""
+        if len(other) > _ADDED_MAX and other._bounds[0] <= self.end:
+            self._bounds = self.union(other)._bounds
+            return
         for first, following in other:
             self.add(first, following)
 

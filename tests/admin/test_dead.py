@@ -307,7 +307,7 @@ def test_a_replay_whose_publishing_failed_publishes_everything_the_next_time(tmp
     disk = FaultyDisk()
     with open_station(tmp_path, disk=disk) as station:
         bury(station, 5)
-        disk.fail("write", path="channels/alerts/0/")
+        disk.fail("pwrite", path="channels/alerts/0/")
         with pytest.raises(hg.StorageError):
             dead.replay(station, "alerts")
         assert left(station) == list(range(5))

@@ -38,12 +38,12 @@ from heliograph.admin.where import Where
 from heliograph.engine.knowledge import identities_of
 from heliograph.errors import InvalidMessage, NotFound
 from heliograph.federation import again
+from heliograph.federation.originals import Originals
 from heliograph.log.partition import Partition
 from heliograph.message import Message, new_id
 from heliograph.names import DEAD_LETTER
 from heliograph.seen import SeenSet
 from heliograph.station import Station
-from heliograph.station.reader import message_at
 
 _CLUE: Final = b'"replayletter":"'
 _encode = msgspec.json.Encoder().encode
@@ -144,8 +144,13 @@ class _Replay:
         self._journal = station.path / "dead" / f"{channel}.replay.json"
         self.report = ReplayReport(channel=channel, dry_run=dry_run)
         self._peers: dict[str, _Refused] = {}
+        self._originals = Originals(station.engine, channel)
 
     def run(self, where: Where | None, offsets: Collection[int] | None, progress: Progress | None) -> ReplayReport:
+        with self._originals:
+            return self._run(where, offsets, progress)
+
+    def _run(self, where: Where | None, offsets: Collection[int] | None, progress: Progress | None) -> ReplayReport:
         report = self.report
         done = self._resume()
         wanted = None if offsets is None else frozenset(offsets)
@@ -174,9 +179,8 @@ class _Replay:
         if letter.peer is None or letter.original is None:
             return False
         line = bytes(_original(message))
-        found = message_at(self._engine, self._channel, letter.partition, letter.original_offset)
         identity = next(iter(identities_of(line)), None)
-        if found is None or found.raw != line or identity is None:
+        if identity is None or self._original_line(letter) != line:
             return False
         if letter.peer not in self._peers:
             self._peers[letter.peer] = _Refused(again.possible(self._station, letter.peer, self._channel))
@@ -186,6 +190,11 @@ class _Replay:
             refused.letters.append(letter.offset)
             self.report.replayed += 1
         return refused.known
+
+    def _original_line(self, letter: DeadLetter) -> bytes | None:
+        with contextlib.suppress(NotFound):  # the channel was deleted
+            return self._originals.line(letter.partition, letter.original_offset)
+        return None
 
     def _send_again(self) -> None:
         """Ask for all at once: what is refused again meanwhile would be asked for again with the next."""

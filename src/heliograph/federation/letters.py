@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from base64 import b64encode
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,19 +18,23 @@ from heliograph.delivery.deadletter import (
     DEAD_LETTER_TYPE,
     DeadLetter,
     DeadLetterIdentity,
-    DeadLetters,
-    dead_letter_channel,
+    Written,
     is_dead_letter_channel,
 )
 from heliograph.engine.knowledge import identities_of
-from heliograph.log.seek import line_at
-from heliograph.seen import SeenSet
+from heliograph.errors import OutcomeUnknown
+from heliograph.federation.originals import Originals
 from heliograph.station.letters import recent_letters
 
 if TYPE_CHECKING:
     from heliograph.station import Station
 
 logger = logging.getLogger("heliograph.links")
+TOGETHER_BYTES: Final = 4 << 20
+"""How much of what was refused becomes letters with one append."""
+Identity = tuple[str, int, int]
+"""Origin, its partition and sequence."""
+Again = Callable[[str, int, int], bool]
 
 
 class Letters:
@@ -41,29 +45,43 @@ class Letters:
         self._engine = station.engine
         self._peer = peer
         self._channel = channel
-        self._letters = DeadLetters(channel, publish=self._publish, recent=self._recent, since_us=since_us)
+        self._written = Written(channel, recent=self._recent, since_us=since_us)
 
-    def write(self, partition: int, offset: int, reason: str, again: SeenSet) -> tuple[str, int, int] | None:
-        """Durable when it returns: origin, its partition and sequence; None if the message is not here any more.
+    def write(self, partition: int, refused: Sequence[tuple[int, str]], again: Again) -> list[Identity]:
+        """Durable when it returns: origins, their partitions and sequences, of those messages that are still here.
 
-        ``again``: what is sent because its letter was replayed. That one may still be there, and counts for nothing.
+        ``again``: whether something is sent because its letter was replayed. That one may still be there, and counts
+        for nothing.
         """
-        line = line_at(self._engine.log(self._channel, partition), offset, self._engine.disk)
-        found = next(iter(identities_of(line or b"")), None)
+        identities: list[Identity] = []
+        waiting: list[DeadLetter] = []
+        size = 0
+        with Originals(self._engine, self._channel) as originals:
+            for offset, reason in refused:
+                line = originals.line(partition, offset)
+                found = next(iter(identities_of(line or b"")), None)
+                self._tell(partition, offset, reason, "" if found is None else found[3])
+                if line is None or found is None:
+                    continue
+                identities.append(found[:3])
+                if is_dead_letter_channel(self._channel):
+                    continue
+                letter = self._letter(partition, offset, line, reason)
+                if again(*found[:3]) or not self._written.has(letter.identity):
+                    waiting.append(letter)
+                    size += len(line)
+                if size >= TOGETHER_BYTES:
+                    self._publish_all(waiting)
+                    waiting, size = [], 0
+        self._publish_all(waiting)
+        return identities
+
+    def _tell(self, partition: int, offset: int, reason: str, message_id: str) -> None:
         logger.warning("%s refused message %d/%d of '%s': %s", self._peer, partition, offset, self._channel, reason)
         self._engine.audit.write(
             "link-refused-message", peer=self._peer, channel=self._channel, partition=partition, offset=offset,
-            id="" if found is None else found[3], why=reason,
+            id=message_id, why=reason,
         )  # fmt: skip
-        if line is None or found is None:
-            return None
-        if not is_dead_letter_channel(self._channel):
-            letter = self._letter(partition, offset, line, reason)
-            if again.has(*found[:3]):
-                self._publish(dead_letter_channel(self._channel), letter.payload, letter.key)
-            else:
-                self._letters.write(letter)
-        return found[:3]
 
     def _letter(self, partition: int, offset: int, line: bytes, reason: str) -> DeadLetter:
         identity = DeadLetterIdentity(
@@ -83,10 +101,18 @@ class Letters:
         }  # fmt: skip
         return DeadLetter(identity, payload, key)
 
-    def _publish(self, channel: str, payload: dict[str, Any], key: str | None) -> object:
-        receipt = self._station.publisher.publish_own(channel, DEAD_LETTER_TYPE, payload, key)
-        self._engine.make_durable(channel, 0, receipt.offset + 1)
-        return receipt
+    def _publish_all(self, letters: list[DeadLetter]) -> None:
+        """With one append, and one sync."""
+        if not letters:
+            return
+        channel = self._written.channel
+        messages = [(letter.payload, letter.key) for letter in letters]
+        try:
+            end = self._station.publisher.publish_all_own(channel, DEAD_LETTER_TYPE, messages)
+            self._engine.make_durable(channel, 0, end)
+        except OutcomeUnknown:
+            self._written.doubt()
+            raise
 
     def _recent(self, channel: str, since_us: int) -> Iterator[DeadLetterIdentity]:
         return recent_letters(self._station, channel, since_us)

@@ -18,6 +18,7 @@ from heliograph.federation import again, peerfile, portions
 from heliograph.federation.events import Resumed
 from heliograph.federation.letters import Letters
 from heliograph.federation.lives import Lives
+from heliograph.federation.notes import Notes
 from heliograph.federation.peerfile import Memory
 from heliograph.federation.portions import Portion
 from heliograph.federation.resume import Ends, plan
@@ -69,10 +70,7 @@ class Outlet:
         self.channel = channel
         self._lives = Lives(station, channel)
         self._parts: dict[int, _Ahead] = {}
-        self._memory: Memory | None = None
-        self._unsaved = False
-        self._lock = threading.Lock()  # acknowledgements come while it reads
-        self._saving = threading.Lock()
+        self._notes: Notes | None = None
         self._reading = threading.Lock()
         self._closed = False
         self._origin = ""
@@ -95,8 +93,8 @@ class Outlet:
         if memory is None:
             memory = self._begin_at(start, partitions)
             peerfile.save(self._directory, self.channel, peerfile.encode(memory), engine.disk)
-        self._memory = memory
         self._take_asked(memory)
+        self._notes = Notes(memory, self._directory, self.channel, engine.disk, engine.clock)
         return partitions, ends
 
     def _take_asked(self, memory: Memory) -> None:
@@ -138,7 +136,8 @@ class Outlet:
 
     def begin(self, resumed: Resumed, relays: Callable[[str], bool]) -> Beginning:
         """Where to begin, once the other side said what it has. Renewed if our own life has to end first."""
-        memory, engine = self._remembered(), self._engine
+        notes, engine = self._remembered(), self._engine
+        memory = notes.memory
         engine.limit(self.channel, 0)  # have it opened, so that its life is known
         self._life = engine.life(self.channel)
         if self._lives.doubted(self._peer, resumed.ends, memory.positions):
@@ -168,7 +167,7 @@ class Outlet:
         memory.incarnation = incarnation
         memory.again = memory.again.difference(resumed.seen)
         memory.positions = {number: min(start, limits[number].next) for number, start in made.starts.items()}
-        self._unsaved = True
+        notes.unsaved = True
         ends = {number: limit.next for number, limit in limits.items()}
         return Beginning(dict(memory.positions), made.gone.union(memory.spared), never, ends)
 
@@ -317,9 +316,7 @@ class Outlet:
         if gaps is not None:
             for at in sifted.empty:  # compacted, redacted or damaged: it will never come from here
                 gaps.update(self._own(partition, first + at, first + at + 1))
-            with self._lock:
-                self._remembered().spared.update(gaps)
-                self._unsaved = True
+            self._remembered().spare(gaps)
         return Portion(first, count, b"" if sifted.nothing else sifted.body, first + count, gaps)
 
     def _own(self, partition: int, first: int, following: int) -> SeenSet:
@@ -345,43 +342,24 @@ class Outlet:
 
     def acked(self, partition: int, position: int) -> None:
         """Everything before the position is stored there, or refused and kept here. Written down by ``save``."""
-        with self._lock:
-            self._remembered().positions[partition] = position
-            self._unsaved = True
+        self._remembered().acked(partition, position)
 
     def refused(self, partition: int, refused: Sequence[tuple[int, str]]) -> None:
-        """Keep what the other side refused as dead letters, and remember not to send it again. Durable."""
-        memory = self._remembered()
+        """Keep what the other side refused as dead letters, which are durable, and remember not to send it again."""
+        notes = self._remembered()
         if self._letters is None:
-            self._letters = Letters(self._station, self._peer, self.channel, to_us(memory.time))
-        for offset, reason in refused:
-            identity = self._letters.write(partition, offset, reason, memory.again)
-            if identity is not None:
-                with self._lock:
-                    memory.spared.add(*identity, identity[2] + 1)
-                    memory.again.remove(*identity, identity[2] + 1)
-        self._unsaved = True
-        self.save()
+            self._letters = Letters(self._station, self._peer, self.channel, to_us(notes.memory.time))
+        notes.refused(self._letters.write(partition, refused, notes.sent_again))
 
     def save(self) -> None:
         """Write down how far it has come, if that changed."""
-        with self._saving:
-            if not self._unsaved or self._memory is None:
-                return
-            with self._lock:
-                self._unsaved = False
-                self._memory.time = self._now()
-                data = peerfile.encode(self._memory)
-            try:
-                peerfile.save(self._directory, self.channel, data, self._engine.disk)
-            except OSError:
-                self._unsaved = True
-                raise
+        if self._notes is not None:
+            self._notes.save()
 
     @property
     def unsaved(self) -> bool:
         """Whether there is something to be saved."""
-        return self._unsaved
+        return self._notes is not None and self._notes.unsaved
 
     def close(self) -> None:
         """Let go of the files."""
@@ -391,9 +369,9 @@ class Outlet:
                 part.cursor.close()
             self._parts.clear()
 
-    def _remembered(self) -> Memory:
-        assert self._memory is not None, "prepare comes first"
-        return self._memory
+    def _remembered(self) -> Notes:
+        assert self._notes is not None, "prepare comes first"
+        return self._notes
 
     def _now(self) -> datetime:
         return from_us(self._engine.clock.time_ns() // 1000)
