@@ -16,6 +16,7 @@ from heliograph.errors import InvalidMessage, NotAllowed, PayloadMismatch
 from heliograph.expiry import NAME as EXPIRES
 from heliograph.expiry import Expiry
 from heliograph.message import Timestamps, attributes, bytes_data, check_id, parse_time, template, time_us
+from heliograph.nesting import SHALLOW_BYTES_MAX, refuse_too_deep
 from heliograph.payloads import check_type_name
 
 _SOURCE_CHARS_MAX: Final = 512
@@ -85,6 +86,8 @@ def _data(said: dict[str, msgspec.Raw], type_name: str, payload_decoder: Decoder
         return bytes_data(_bytes(encoded))
     data = b"null" if raw is None else bytes(raw)
     _value(data)  # what was not looked at so far may be no JSON
+    if len(data) > SHALLOW_BYTES_MAX:
+        refuse_too_deep(data)
     decode = payload_decoder(type_name)
     if decode is not None:
         try:

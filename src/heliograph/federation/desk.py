@@ -7,6 +7,7 @@ without holding a thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import wait
@@ -21,6 +22,7 @@ from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Commit, S
 from heliograph.federation.comparing import COMPARE, FETCH, STORE
 from heliograph.federation.counter import Counter
 from heliograph.federation.crew import CLOSE_S, Crew, Places
+from heliograph.federation.discreet import discreet
 from heliograph.federation.events import Called
 from heliograph.federation.exchange import Exchange
 from heliograph.federation.inquiries import Inquiries
@@ -32,6 +34,7 @@ from heliograph.federation.together import Outcome, Together
 if TYPE_CHECKING:
     from heliograph.federation.conversation import Conversation
 
+logger = logging.getLogger("heliograph.links")
 WAITING_BYTES_MAX: Final = 32 << 20
 """How much one connection may ask to publish before anything of it is stored."""
 WATCHED_MAX: Final = 256
@@ -67,6 +70,7 @@ class Desk:
         self._inquiries = Inquiries(line, counter)
         self._storeroom = storeroom
         self._committing = asyncio.Lock()  # one at a time: other connections want their turn
+        self._kept_back = ""
 
     def asked(self, event: Called) -> None:
         """A request came."""
@@ -255,7 +259,8 @@ class Desk:
         except HeliographError as error:
             self._fail(call, error)
         except OSError as error:
-            self._fail(call, StorageError(f"the hub's disk: {error.strerror or error}"))
+            self._keep(error)
+            self._fail(call, StorageError(f"the hub's disk: {error.strerror or type(error).__name__}"))
         else:
             try:
                 self._say(lambda: self._line.session.calls.reply(call, body))
@@ -263,7 +268,17 @@ class Desk:
                 self._fail(call, error)
 
     def _fail(self, call: int, error: HeliographError) -> None:
-        self._say(lambda: self._line.session.calls.fail(call, asking.name_of(error), str(error)))
+        told = discreet(error, self._line.shared.station.path)
+        if told != str(error):
+            self._keep(error)
+        self._say(lambda: self._line.session.calls.fail(call, asking.name_of(error), told))
+
+    def _keep(self, error: Exception) -> None:
+        """What the client is not told in full is in the log here; once, however often it asks again."""
+        if str(error) != self._kept_back:
+            self._kept_back = str(error)
+            level = logging.INFO if isinstance(error, NotFound) else logging.WARNING  # a channel may be made later
+            logger.log(level, "a request of %s failed: %s", self._line.session_peer, error)
 
     def _say(self, reply: Callable[[], None]) -> None:
         if not self._line.over.is_set():
