@@ -203,6 +203,49 @@ def test_what_is_damaged_before_the_first_backup_is_copied_with_a_warning(
         assert len(numbers(station)) == MESSAGES - 1
 
 
+def test_a_channel_that_cannot_be_read_is_left_out_and_its_older_copy_stays(
+    root: Path, target: Path, tmp_path: Path
+) -> None:
+    with open_station(root) as station:
+        fill(station)
+        station.publish("other", "one")
+        backup(station, target)
+        fill(station, 5)
+        station.publish("other", "two")
+        overwrite(root / "channels" / CHANNEL / "channel.json", 0, b"!!!")
+        report = backup(station, target)
+        again = backup(station, target)
+    assert (report.left_out, again.left_out) == ([CHANNEL], [CHANNEL])
+    assert f"channel '{CHANNEL}' was not backed up; it keeps the older copy" in report.warnings[0]
+    assert (report.channels, report.messages) == (2, MESSAGES + 2)
+    assert check(target) == []
+    restore(target, tmp_path / "again")
+    with open_station(tmp_path / "again") as station:
+        assert numbers(station) == list(range(MESSAGES))
+        assert [message.data for message in station.read("other")] == ["one", "two"]
+        assert verify(station).ok
+
+
+def test_a_channel_that_never_could_be_read_is_no_part_of_the_backup_until_it_is_mended(
+    root: Path, target: Path, tmp_path: Path
+) -> None:
+    with open_station(root) as station:
+        fill(station)
+        station.publish("other", "one")
+        settings = root / "channels" / CHANNEL / "channel.json"
+        intact = settings.read_bytes()
+        settings.write_bytes(b"{")
+        report = backup(station, target)
+        assert (report.left_out, report.channels) == ([CHANNEL], 1)
+        assert "it has no older copy, either" in report.warnings[0]
+        settings.write_bytes(intact)
+        report = backup(station, target)
+        assert (report.left_out, report.warnings, report.channels) == ([], [], 2)
+    restore(target, tmp_path / "again")
+    with open_station(tmp_path / "again") as station:
+        assert numbers(station) == list(range(MESSAGES))
+
+
 def test_a_fenced_log_is_backed_up_as_far_as_it_was_synced(root: Path, target: Path, tmp_path: Path) -> None:
     disk = FaultyDisk()
     with open_station(root, disk=disk) as station:

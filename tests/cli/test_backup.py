@@ -51,3 +51,16 @@ def test_restore_overwrites_nothing(helio: Helio, station: hg.Station, copy: Pat
     one_line_error(helio("restore", copy, data), 1)
     one_line_error(helio("restore", copy.parent / "nowhere", copy.parent / "new"), 3)
     assert not (copy.parent / "new").exists()
+
+
+def test_a_backup_without_a_damaged_channel_says_so_with_its_exit_code(
+    helio: Helio, station: hg.Station, copy: Path, data: Path
+) -> None:
+    station.publish("numbers", 1)
+    station.publish("words", "one")
+    (data / "channels" / "numbers" / "channel.json").write_bytes(b"{")
+    result = helio("backup", copy, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["left_out"] == ["numbers"]
+    assert "channel 'numbers' was not backed up" in result.stderr
+    assert "1 message of 1 channel" in helio("backup", copy).stdout

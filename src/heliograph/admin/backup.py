@@ -3,6 +3,9 @@
 What counts is what was synced when a partition's turn came. Positions are copied first, so that none is ahead of its
 log; sealed segments are recognised by name, length and checksum and not copied twice. A backup that is interrupted
 leaves the one before it whole: nothing that its manifest names is changed before the next manifest is written.
+
+A channel that cannot be read keeps nobody from backing up the others. It is reported as left out, and what an earlier
+run copied of it stays.
 """
 
 from __future__ import annotations
@@ -28,7 +31,17 @@ from heliograph.admin.restore import RestoreReport, check, restore
 from heliograph.clock import from_us
 from heliograph.disk import SYSTEM_DISK, Disk, explain
 from heliograph.engine import queuestore
-from heliograph.errors import AlreadyExists, Busy, ConfigError, Fenced, NotFound, StorageError
+from heliograph.errors import (
+    AlreadyExists,
+    Busy,
+    ConfigError,
+    Damaged,
+    Fenced,
+    HeliographError,
+    NotFound,
+    StorageError,
+    UnsupportedFormat,
+)
 from heliograph.limits import COPY_BYTES
 from heliograph.log import compactstate, index, inspection, redact, returned, segments, swap
 from heliograph.log.head import Fields
@@ -41,6 +54,7 @@ from heliograph.station import Station
 _extend, _crc = google_crc32c.extend, google_crc32c.value
 _ASIDE = ".copying-"
 _GONE = (NotFound, ChannelGone, FileNotFoundError)
+_UNREADABLE = (Damaged, UnsupportedFormat)
 
 
 class BackupReport(msgspec.Struct, kw_only=True):
@@ -58,6 +72,8 @@ class BackupReport(msgspec.Struct, kw_only=True):
     incremental: bool = False
     seconds: float = 0.0
     warnings: list[str] = []
+    left_out: list[str] = []
+    """Channels that could not be read; of each the backup holds what an earlier run copied, if anything."""
 
 
 def backup(station: Station, target: Path | str, *, progress: Progress | None = None) -> BackupReport:
@@ -126,7 +142,7 @@ class _Backup:
         self._copy_schedule()
         self._copy_steps_and_producers()
         for name in names:
-            self._copy_channel(name)
+            self._copy_or_leave_out(name)
         self._copy_rest()
         files = [copies.files[path] for path in sorted(copies.files)]
         described = Manifest(
@@ -145,11 +161,10 @@ class _Backup:
 
     def _stored_bytes(self, name: str) -> int:
         total = 0
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*_GONE, *_UNREADABLE):
             for number in range(self._engine.describe(name).partitions):
                 directory = self._engine.directory.place(name, number, self._station.name).directory
-                known = segments.bases(directory, self._disk)
-                total += sum(segments.stored_bytes(directory, base, self._disk) for base in known)
+                total += segments.stored_in(directory, self._disk)
         return total
 
     def _advance(self, count: int) -> None:
@@ -211,6 +226,22 @@ class _Backup:
             for path in sorted((self._root / folder).rglob("*")):
                 if path.is_file() and path.suffix in (".json", "") and not path.name.startswith("."):
                     self._copy_small(path.relative_to(self._root).as_posix())
+
+    def _copy_or_leave_out(self, name: str) -> None:
+        files, parts = dict(self._copies.files), list(self._parts)
+        try:
+            self._copy_channel(name)
+        except _UNREADABLE as error:
+            self._copies.files, self._parts = files, parts
+            self._leave_out(name, error)
+
+    def _leave_out(self, name: str, error: HeliographError) -> None:
+        """All of it is kept as it was copied before: logs of today do not fit settings and seen-sets of then."""
+        before = self._copies.keep(name)
+        self._parts += before
+        has = "it keeps the older copy" if before else "it has no older copy, either"
+        self.report.left_out.append(name)
+        self.report.warnings.append(f"channel '{name}' was not backed up; {has}: {error}")
 
     def _copy_channel(self, name: str) -> None:
         """Copy one channel; again if it was deleted and made anew meanwhile, not at all if it is gone."""

@@ -25,6 +25,8 @@ def backup(common: Common, directory: str, check: bool) -> int:
 
     The copy is consistent, and a second one into the same directory only copies what is new. Positions, the state of
     queues and what waits for its time are in it.
+
+    A channel that is damaged is told and left out, its older copy stays; exit code 1 if there was one.
     """
     from heliograph.admin import backup as admin
 
@@ -41,7 +43,7 @@ def backup(common: Common, directory: str, check: bool) -> int:
         copied = f"{output.size(report.copied_bytes)} in {output.several(report.copied_files, 'file')} copied"
         holds = f"{output.several(report.messages, 'message')} of {output.several(report.channels, 'channel')}"
         print(f"{kind} {report.target}: {copied}; it holds {holds}, {output.size(report.bytes)}")
-    return exits.OK
+    return exits.BAD if report.left_out else exits.OK
 
 
 def _check(common: Common, directory: str) -> int:
