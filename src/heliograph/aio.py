@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from heliograph.arguments import check_seconds
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
 from heliograph.delivery.attended import attended, made
@@ -305,6 +306,7 @@ class AsyncStation:
         self, channel: str, data: Any, type: str | None, key: str | None, headers: Mapping[str, HeaderValue] | None,
         correlation_id: str | None, subject: str | None, id: str | None, wait: float | None,
     ) -> Receipt:  # fmt: skip
+        wait = None if wait is None else check_seconds("wait", wait)
         arguments = (channel, data, type, key, headers, correlation_id, subject, id, self._resolved)
         if self._must_look(channel, type, (data,)):  # at files, which is not done in the loop
             ticket, message_id = await self._call(self._publisher.prepare, *arguments)
@@ -347,6 +349,7 @@ class AsyncStation:
                 self.sync_station.publish_many, channel, payloads, type=type, key=key, headers=headers,
                 correlation_id=correlation_id, wait=wait, deliver_at=deliver_at, delay=delay, ttl=ttl,
             )  # fmt: skip
+        wait = None if wait is None else check_seconds("wait", wait)
         batch = batch_of(payloads)
         arguments = (channel, batch, type, key, headers, correlation_id, self._resolved)
         if self._must_look(channel, type, batch):

@@ -4,6 +4,7 @@ The tree::
 
     HeliographError
     ├── ConfigError            a setting is unknown, misspelt or out of range
+    │   └── InvalidArgument    an argument is of a kind that cannot be meant, such as text for seconds
     ├── InvalidName            a channel, subscription or station name that must not become a path
     ├── InvalidMessage         what was handed to publish cannot be stored
     │   ├── MessageTooLarge    larger than messages.max_bytes
@@ -48,6 +49,10 @@ class HeliographError(Exception):
 
 class ConfigError(HeliographError):
     """A setting is unknown, misspelt or out of range."""
+
+
+class InvalidArgument(ConfigError, TypeError):
+    """An argument is of a kind that cannot be meant, such as text for seconds."""
 
 
 class InvalidName(HeliographError, ValueError):

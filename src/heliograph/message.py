@@ -68,6 +68,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     time: datetime | None = None
 
+    def __post_init__(self) -> None:
+        if self.headers is not None:
+            check_headers(self.headers)
+        if self.time is not None and not isinstance(self.time, datetime):
+            raise InvalidMessage(f"time must be a datetime, not {type(self.time).__name__}")
+
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where a published message is."""
@@ -410,8 +416,10 @@ def key_attribute(key: object) -> bytes:
     return b',"partitionkey":' + _text("key", key, KEY_BYTES_MAX)
 
 
-def is_text(value: str) -> bool:
-    """Whether a text can be stored at all: an argument whose bytes are no UTF-8 has lone surrogates instead."""
+def is_text(value: object) -> bool:
+    """Whether an id can be stored at all: an argument whose bytes are no UTF-8 has lone surrogates instead."""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"the id of a message is text, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -431,9 +439,14 @@ def _text(what: str, value: object, bytes_max: int) -> bytes:
     return encoded
 
 
-def _headers(headers: Mapping[Any, Any]) -> bytes:
+def check_headers(headers: object) -> None:
+    """Refuse headers that are no mapping."""
     if not isinstance(headers, Mapping):
         raise InvalidMessage(f"headers must be a mapping of names to values, not {type(headers).__name__}")
+
+
+def _headers(headers: Mapping[Any, Any]) -> bytes:
+    check_headers(headers)
     if len(headers) - (EXPIRES in headers) > HEADERS_MAX:
         raise InvalidMessage(f"{len(headers)} headers, at most {HEADERS_MAX} are allowed")
     parts: list[bytes] = []

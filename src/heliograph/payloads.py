@@ -5,8 +5,8 @@ name and old messages keep their meaning. It may be a ``msgspec.Struct``, a data
 pydantic model, or a plain type such as ``list[int]``.
 
 Publishing checks before anything is written: a payload that does not fit its registered type raises
-``PayloadMismatch``; what JSON cannot hold (NaN, infinity, objects, half characters) raises
-``InvalidMessage``. What passes is what a subscriber decodes.
+``PayloadMismatch``; what JSON cannot hold (NaN, infinity, objects, half characters), or holds so deeply that
+a reader could not decode it, raises ``InvalidMessage``. What passes is what a subscriber decodes.
 
 Data of unregistered types is written as msgspec writes it and arrives as plain JSON data. JSON has fewer
 kinds of values than Python, so on arrival a tuple or set is a list; a datetime, UUID, Decimal or enum is its
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from heliograph.errors import AlreadyExists, InvalidMessage, NotFound, PayloadMismatch
+from heliograph.nesting import SHALLOW_BYTES_MAX, any_long, refuse_too_deep
 
 DEFAULT_TYPE = "heliograph.data.v1"
 """The type of a message whose publisher named none."""
@@ -38,7 +39,7 @@ Decode = Callable[[bytes], Any]
 _VERSIONED = re.compile(r".+\.v[0-9]+")
 # A float64 of MessagePack whose exponent is all ones: NaN or infinity, or by chance a part of something else.
 _find_non_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
-_NEWLINE = 10  # ends a line of the log; only a msgspec.Raw can bring one into JSON
+NEWLINE = 10  # ends a line of the log; only a msgspec.Raw can bring one into JSON
 _NAMES_KEPT_MAX = 4096
 
 
@@ -137,7 +138,7 @@ class Payloads:
 
     def checked(self, type_name: str) -> str:
         """The type name, if it can be one."""
-        if type_name not in self._good_names:
+        if type(type_name) is not str or type_name not in self._good_names:
             check_type_name(type_name)
             if len(self._good_names) >= _NAMES_KEPT_MAX:
                 self._good_names.clear()
@@ -195,6 +196,8 @@ def batch_of(payloads: Iterable[Any]) -> list[Any]:
         raise InvalidMessage(
             f"a batch is a list of payloads, not a {type(payloads).__name__}; publish takes a single one"
         )
+    if not isinstance(payloads, Iterable):
+        raise InvalidMessage(f"a batch is a list of payloads, not {payloads!r}; publish takes a single one")
     return list(payloads)
 
 
@@ -211,12 +214,18 @@ def encode(data: Any) -> bytes:
         encoded = _encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"the payload cannot be written as JSON: {_why(error)}") from error
-    # msgspec writes NaN and infinity as null; only then, or for a None, is the payload looked through.
+    look_closer(encoded, data)
+    return encoded
+
+
+def look_closer(encoded: bytes, data: Any) -> None:
+    """Refuse what JSON, or a reader, cannot hold though it was encoded: msgspec writes NaN and infinity as null."""
     if encoded.rfind(b"null") != -1:
         _refuse_non_finite(data)
-    if _NEWLINE in encoded:
+    if NEWLINE in encoded:
         raise InvalidMessage("the payload holds raw JSON with a newline in it; encode it without")
-    return encoded
+    if len(encoded) > SHALLOW_BYTES_MAX:
+        refuse_too_deep(encoded)
 
 
 # -- how each kind of type is checked -----------------------------------------------------------------------
@@ -316,7 +325,7 @@ def _foreign(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_foreign)
-_encode = _encoder.encode
+encode_unchecked = _encode = _encoder.encode
 _encode_lines = _encoder.encode_lines
 _pack = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
 
@@ -331,7 +340,19 @@ def encode_batch(batch: Sequence[Any]) -> tuple[list[bytes], int] | None:
         return None
     encoded = whole.split(b"\n")
     encoded.pop()  # each line was ended
+    if any_long(whole) and not _all_shallow(encoded):
+        return None
     return (encoded, len(whole) - len(encoded)) if len(encoded) == len(batch) else None
+
+
+def _all_shallow(lines: list[bytes]) -> bool:
+    try:
+        for line in lines:
+            if len(line) > SHALLOW_BYTES_MAX:
+                refuse_too_deep(line)
+    except InvalidMessage:
+        return False
+    return True
 
 
 def _finite(data: Any) -> bool:

@@ -798,14 +798,14 @@ def test_a_full_disk_is_an_error_and_nothing_is_doubled_afterwards(opened: Opene
     station = opened(disk=disk)
     relayed(station).arrive(CHANNEL, lines(0, 5))
     for short in (None, 100, 3000):
-        disk.fail("write", errno.ENOSPC, path=".jsonl", short=short)
-        disk.fail("write", errno.ENOSPC, path=".jsonl", at=2)
+        disk.fail("pwrite", errno.ENOSPC, path=".jsonl", short=short)
+        disk.fail("pwrite", errno.ENOSPC, path=".jsonl", at=2)
         with pytest.raises(Exception, match="space"):
             relayed(station).arrive(CHANNEL, lines(5, 25))
         disk.heal()
     assert len(held(root)) == 5
-    disk.fail("write", errno.ENOSPC, path=".jsonl", short=3000)
-    disk.fail("write", errno.ENOSPC, path=".jsonl", at=2)
+    disk.fail("pwrite", errno.ENOSPC, path=".jsonl", short=3000)
+    disk.fail("pwrite", errno.ENOSPC, path=".jsonl", at=2)
     disk.fail("ftruncate", path=".jsonl")
     with pytest.raises(OutcomeUnknown):
         relayed(station).arrive(CHANNEL, lines(5, 25))
@@ -821,7 +821,7 @@ def test_one_partition_fails_and_the_other_is_not_doubled(opened: Opener, root: 
     station = opened(disk=disk)
     station.create_channel(CHANNEL, partitions=2)
     sent = [keyed(seq, f"key-{seq}") for seq in range(20)]
-    disk.fail("write", errno.ENOSPC, path="/1/0")
+    disk.fail("pwrite", errno.ENOSPC, path="/1/0")
     with pytest.raises(Exception, match="space"):
         relayed(station).arrive(CHANNEL, sent)
     disk.heal()

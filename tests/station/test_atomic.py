@@ -73,7 +73,7 @@ def test_what_is_recorded_happens_though_the_disk_fills_up_meanwhile(opened: Ope
     disk = FaultyDisk()
     with opened(disk=disk) as station:
         station.publish("b", 0)
-        disk.fail("write", errno.ENOSPC, path="/b/", times=1000)
+        disk.fail("pwrite", errno.ENOSPC, path="/b/", times=1000)
         with pytest.raises(hg.OutcomeUnknown, match="do not repeat it"), station.atomic() as step:
             step.publish("a", 1)
             step.publish("b", 2)
@@ -293,7 +293,7 @@ def test_a_part_whose_channel_was_deleted_meanwhile_is_dropped_and_audited(opene
     with opened(disk=disk, auto_create=False) as station:
         station.create_channel("a")
         station.create_channel("b")
-        disk.fail("write", errno.ENOSPC, path="/channels/", times=1000)
+        disk.fail("pwrite", errno.ENOSPC, path="/channels/", times=1000)
         with pytest.raises(hg.OutcomeUnknown), station.atomic() as step:
             step.publish("a", 1)
             step.publish("b", 2)

@@ -352,7 +352,7 @@ def test_closed_it_says_so_and_a_full_disk_is_no_reason_to_lose_count(opened: Op
     with opened(disk=disk) as station:
         producer = station.producer("p")
         producer.publish(CHANNEL, 1)
-        disk.fail("write", errno.ENOSPC, path=".jsonl")
+        disk.fail("pwrite", errno.ENOSPC, path=".jsonl")
         with pytest.raises(hg.DiskFull):
             producer.publish(CHANNEL, 2)
         disk.heal()

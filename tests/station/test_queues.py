@@ -886,7 +886,7 @@ def test_a_dead_letter_that_cannot_be_written_holds_up_nothing_else(opened: Open
     """Neither what comes after it, nor the leases of what is being handled beside it."""
     disk, going, seen = FaultyDisk(), threading.Event(), []
     station = opened(disk=disk)
-    disk.fail("write", errno.ENOSPC, path="dead-letter", times=1 << 30)
+    disk.fail("pwrite", errno.ENOSPC, path="dead-letter", times=1 << 30)
 
     def handle(message: hg.Message) -> None:
         seen.append(message.data)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from heliograph.arguments import check_seconds
 from heliograph.client.keeper import Keeper
 from heliograph.client.line import Line
 from heliograph.errors import HeliographError, MessageTooLarge, OutcomeUnknown, ReplyTimeout, Unreachable
@@ -111,7 +112,7 @@ class Asker:
     async def publish(self, channel: str, lines: list[bytes], ids: list[str], timeout_s: float | None) -> list[Receipt]:
         """Publish a batch: once, however often it has to be sent."""
         body = b"\n".join(lines)
-        until = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
+        until = self._loop.time() + (self.timeout_s if timeout_s is None else check_seconds("timeout", timeout_s))
         async with self._room:
             await self._room.wait_for(lambda: not self._flying or self._flying + len(body) <= FLYING_BYTES_MAX)
             self._flying += len(body)

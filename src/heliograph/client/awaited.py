@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from heliograph.arguments import check_seconds
 from heliograph.client.answering import Answers, Handler, awaiting
 from heliograph.client.asker import Asker
 from heliograph.client.drafting import Drafting
@@ -172,9 +173,9 @@ class AsyncClient:
         ReplyTimeout if none came in time; ReplyFailed if the handler gave up. The right to publish is all it needs.
         """
         timeout_s = seconds(timeout)
+        common = Draft(type=type, key=key, headers=headers, correlation_id=correlation_id, subject=subject)
         if headers and not {"replyto", "replyfor"}.isdisjoint(headers):
             raise InvalidMessage("the headers 'replyto' and 'replyfor' of a request are set by the hub")
-        common = Draft(type=type, key=key, headers=headers, correlation_id=correlation_id, subject=subject)
         lines, ids = self._drafting.events(channel, [data], common, None)
         place, line = await self._asker.request(channel, lines[0], ids[0], timeout_s)
         reply = plainly(line, place.offset, place.partition, self.decoder())
@@ -271,7 +272,7 @@ def connect_async(
 
 async def open_client(url: str, tls: TlsLike | None, service: str, timeout_s: float) -> AsyncClient:
     """A client that is connected."""
-    address = address_of(url)
+    address, timeout_s = address_of(url), check_seconds("timeout", timeout_s)
     files = await asyncio.to_thread(tls_files, tls)
     workers = Workers()
     keeper = workers.keeper = Keeper(address, files, workers.called)

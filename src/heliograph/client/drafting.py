@@ -25,6 +25,7 @@ from heliograph.message import (
 )
 from heliograph.names import check_ownable
 from heliograph.payloads import Payloads, batch_of
+from heliograph.schedule.times import span
 
 BYTES_TYPE: Final = "heliograph.bytes.v1"
 _BYTES = (bytes, bytearray, memoryview)
@@ -50,7 +51,7 @@ class Drafting:
         now_us = time.time_ns() // 1000
         extra: dict[str, Any] = dict(common.headers or {})
         if ttl is not None:
-            extra[EXPIRES] = Expiry.after(now_us, ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl))
+            extra[EXPIRES] = Expiry.after(now_us, span("ttl", ttl))
         lines, ids = [], []
         for item in batch:
             draft = item if isinstance(item, Draft) else Draft(data=item)

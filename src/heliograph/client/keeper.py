@@ -18,6 +18,7 @@ from heliograph.errors import (
     CertificateError,
     ConfigError,
     HeliographError,
+    InvalidArgument,
     NotAllowed,
     ProtocolError,
     StationClosed,
@@ -49,6 +50,8 @@ def address_of(url: str) -> str:
     >>> address_of("wss://hub.example:7740"), address_of("wss://hub.example/"), address_of("[::1]:7000")
     ('hub.example:7740', 'hub.example:7740', '[::1]:7000')
     """
+    if not isinstance(url, str):
+        raise InvalidArgument(f"{url!r} is not a hub's address: use wss://HOST:PORT")
     scheme, found, rest = url.partition("://")
     if found and scheme != "wss":
         raise ConfigError(f"{url!r} is not a hub's address: use wss://HOST:PORT")

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from heliograph.arguments import check_whole
 from heliograph.client.pages import Start, said
-from heliograph.delivery.queues.decisions import seconds
-from heliograph.delivery.retry import Retry
+from heliograph.delivery.queues.decisions import DELIVERIES_MAX, IN_FLIGHT_MAX, seconds, whole
+from heliograph.delivery.retry import Retry, check_retry
 from heliograph.errors import ConfigError
 from heliograph.federation.errands import Kind, Pull, Work
 from heliograph.limits import LINK_WORKERS_MAX
@@ -34,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def work(self, channel: str, number: int, *, answers: bool) -> Work | None:
         """What to ask of the hub; None for a plain subscription."""
+        check_retry(self.retry)
         if answers and not is_pattern(channel):
             check_ownable(channel)
         if self.name is None:
@@ -43,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ConfigError(f"'{channel}' is a pattern; with a name, a group or a queue a client needs one channel")
         if self.group and self.queue:
             raise ConfigError("group=True and queue=True are two kinds of subscription: leave out one")
-        if not 1 <= self.concurrency <= LINK_WORKERS_MAX:
+        if not 1 <= check_whole("concurrency", self.concurrency) <= LINK_WORKERS_MAX:
             raise ConfigError(f"concurrency is {self.concurrency}; use 1 to {LINK_WORKERS_MAX} at a client")
         kind: Kind = "queue" if self.queue else "group" if self.group else "alone"
         if not self.queue and any(value is not None for value in self._settings().values()):
@@ -63,9 +65,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _settings(self) -> dict[str, Any]:
         visibility_s = None if self.visibility_s is None else seconds(self.visibility_s, "visibility_s")
+        flying, deliveries = self.max_in_flight, self.max_deliveries
         return {
-            "visibility_s": visibility_s, "max_in_flight": self.max_in_flight, "max_deliveries": self.max_deliveries,
-        }  # fmt: skip
+            "visibility_s": visibility_s,
+            "max_in_flight": None if flying is None else whole(flying, "max_in_flight", IN_FLIGHT_MAX),
+            "max_deliveries": None if deliveries is None else whole(deliveries, "max_deliveries", DELIVERIES_MAX),
+        }
 
     def _check_plain(self, channel: str) -> None:
         if self.group or self.queue:

@@ -13,9 +13,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from heliograph.errors import InvalidMessage, NotFound
+from heliograph.arguments import check_callable, check_whole
+from heliograph.errors import InvalidArgument, InvalidMessage, NotFound
 from heliograph.federation.asking import FIND, PAGE_BYTES, READ, WAIT_S, Find, Found, Lack, Page, Place, Read
 from heliograph.message import Gap, Message, PayloadDecoder, decode_line, decode_lines
+from heliograph.station.starts import ALLOWED
 
 logger = logging.getLogger("heliograph.client")
 OnGap = Callable[[Gap], Any]
@@ -180,6 +182,9 @@ async def open_pages(
     decoder: Callable[[], PayloadDecoder | None], on_gap: OnGap | None, *, follow: bool, size: int = PAGE_BYTES,
 ) -> Pages | Merged:  # fmt: skip
     """From start to end; with ``follow`` without an end, also of a channel that is not there yet."""
+    check_callable("on_gap", on_gap)
+    if partition is not None:
+        check_whole("partition", partition)
     find = Find(channel=channel, start=said(start), end=None if end is None else said(end), partition=partition)
     try:
         found, _ = await ask(FIND, find, Found)
@@ -202,6 +207,8 @@ async def open_pages(
 
 def said(start: Start) -> str | int:
     """A start as it is told to the hub."""
+    if isinstance(start, bool) or not isinstance(start, str | int | datetime):
+        raise InvalidArgument(f"{start!r} is not a start: {ALLOWED}")
     return start.isoformat() if isinstance(start, datetime) else start
 
 

@@ -13,12 +13,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from heliograph.arguments import check_many
 from heliograph.client.line import Line
 from heliograph.client.pages import plainly
 from heliograph.client.worker import as_it_is
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.decisions import QueueSettings
-from heliograph.errors import ConfigError, HeliographError, LeaseLost, NotFound, StationClosed
+from heliograph.errors import HeliographError, LeaseLost, NotFound, StationClosed
 from heliograph.federation import errands
 from heliograph.federation.asking import WAIT_S
 from heliograph.federation.errands import Joined, Leased, Nothing, Pull, Receive, Received, Settle
@@ -118,8 +119,7 @@ class AsyncClientQueue:
         Each has to be acknowledged or extended within the queue's ``visibility_s``. Cancelling it leases nothing.
         Unreachable if there is no connection, or each is lost before the hub has answered.
         """
-        if isinstance(max_messages, bool) or not 1 <= max_messages <= QUEUE_RECEIVE_MAX:
-            raise ConfigError(f"max_messages is {max_messages!r}; use 1 to {QUEUE_RECEIVE_MAX:,}")
+        decisions.whole(max_messages, "max_messages", QUEUE_RECEIVE_MAX)
         loop = asyncio.get_running_loop()
         until, losses = loop.time() + decisions.seconds(wait_s, "wait_s"), 0
         while True:
@@ -178,7 +178,7 @@ class AsyncClientQueue:
         error: BaseException | None = None,
     ) -> None:  # fmt: skip
         """Say what becomes of some messages."""
-        given = list(jobs)
+        given = check_many("jobs", jobs, AsyncClientJob)
         self._check_open()
         line = self._line
         kept = [job.number for job in given if line is not None and job.line is line and line.working]
@@ -310,15 +310,15 @@ class ClientQueue:
 
     def ack(self, jobs: Iterable[ClientJob]) -> None:
         """Acknowledge many with one transaction. LeaseLost if some were lost; the others are done."""
-        self._runner.run(self._inner.ack([job.inner for job in jobs]))
+        self._runner.run(self._inner.ack(_inner(jobs)))
 
     def extend(self, jobs: Iterable[ClientJob], seconds: Span | None = None) -> None:
         """Keep many for so long from now on, with one transaction."""
-        self._runner.run(self._inner.extend([job.inner for job in jobs], seconds))
+        self._runner.run(self._inner.extend(_inner(jobs), seconds))
 
     def give_back(self, jobs: Iterable[ClientJob]) -> None:
         """Let others have what was not even begun: it does not count as a delivery."""
-        self._runner.run(self._inner.give_back([job.inner for job in jobs]))
+        self._runner.run(self._inner.give_back(_inner(jobs)))
 
     def close(self) -> None:
         """Give back what is not acknowledged. Closing twice does no harm."""
@@ -335,3 +335,7 @@ class ClientQueue:
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("<AsyncClientQueue", "<ClientQueue")
+
+
+def _inner(jobs: Iterable[ClientJob]) -> list[AsyncClientJob]:
+    return [job.inner for job in check_many("jobs", jobs, ClientJob)]

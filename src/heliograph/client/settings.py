@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph import config as configs
 from heliograph.config import Config
-from heliograph.errors import ConfigError
+from heliograph.errors import ConfigError, InvalidArgument
 from heliograph.federation.tlsfiles import TlsFiles
 
 TlsLike = Mapping[str, str | os.PathLike[str]] | configs.Tls | Config | str | os.PathLike[str]
@@ -33,9 +33,16 @@ def _said(tls: TlsLike | None) -> dict[str, str]:
         unknown = [name for name in tls if name not in _MEMBERS]
         if unknown:
             raise ConfigError(f"tls.{unknown[0]} is unknown here: use {', '.join(_MEMBERS)}")
+        for name, path in tls.items():
+            if not isinstance(path, str | os.PathLike):
+                raise InvalidArgument(f"tls.{name} is {path!r}; use the path of a file")
         return {name: os.fspath(path) for name, path in tls.items()}
     if tls is None or isinstance(tls, str | os.PathLike):
         tls = configs.load(tls)
+    if not isinstance(tls, Config | configs.Tls):
+        raise InvalidArgument(
+            f'tls is {tls!r}; use {{"cert": …, "key": …, "ca": …}}, or a configuration that has a section tls'
+        )
     return files_of(tls)
 
 

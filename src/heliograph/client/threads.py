@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final, TypeVar
 
+from heliograph.arguments import check_seconds
 from heliograph.client.pages import OnGap
 from heliograph.client.subscription import CLOSE_S, Handler, Source, expired, next_page
 from heliograph.client.worker import GRACE_S, Decoder, Going, Worker, Workers
@@ -167,6 +168,7 @@ class ReadingInThread(ClientSubscription):
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """End it, after the message that the handler has now."""
+        timeout_s = check_seconds("timeout_s", timeout_s)
         self._stop.set()
         if self._fetching is not None:
             self._fetching.cancel()
@@ -280,6 +282,7 @@ class WorkingInThreads(ClientSubscription):
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave, after the messages at hand; a handler that does not return in time is left behind."""
+        timeout_s = check_seconds("timeout_s", timeout_s)
         with contextlib.suppress(StationClosed):
             closing = self._loop.start(self._inner.close(timeout_s))
             if not self._hands.inside():

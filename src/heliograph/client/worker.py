@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from heliograph.arguments import check_seconds
 from heliograph.client.keeper import Keeper
 from heliograph.client.line import Line
 from heliograph.client.pages import OnGap
@@ -160,6 +161,7 @@ class Worker(AsyncClientSubscription):
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave, after the messages at hand."""
+        timeout_s = check_seconds("timeout_s", timeout_s)
         self.stopping = True
         leaving = self._leave(self._line, timeout_s)
         if asyncio.current_task() in self.running:  # its own handler must not wait for itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph.arguments import check_callable, check_seconds, check_whole
 from heliograph.delivery.far import FarHandler, FarInvoker
 from heliograph.delivery.invoke import (
     AsyncInvoke,
@@ -41,20 +42,21 @@ def check_arguments(
 ) -> None:
     """Refuse what cannot work while the caller is still there to hear it."""
     check_handler(handler)
+    check_callable("on_gap", on_gap)
     if on_gap is not None and is_async(on_gap) and not is_async(handler):
         raise ConfigError("on_gap is a coroutine function but the handler is not; make both async, or neither")
-    if not 1 <= concurrency <= CONCURRENCY_MAX:
+    if not 1 <= check_whole("concurrency", concurrency) <= CONCURRENCY_MAX:
         raise ConfigError(f"concurrency is {concurrency}; use 1 to {CONCURRENCY_MAX}")
-    if timeout_s is not None and timeout_s < 0:
+    if timeout_s is not None and check_seconds("timeout_s", timeout_s) < 0:
         raise ConfigError(f"timeout_s is {timeout_s}; use seconds, or None for no timeout")
-    if overflow not in {"block", "drop_oldest", "drop_newest"}:
+    if overflow not in ("block", "drop_oldest", "drop_newest"):
         raise ConfigError(f'overflow is {overflow!r}; use "block", "drop_oldest" or "drop_newest"')
     if overflow != "block" and name is not None:
         raise ConfigError(
             f'overflow="{overflow}" drops messages, but the durable subscription {name} promises every '
             "one of them; leave out the name, or the overflow"
         )
-    if buffer < 1:
+    if check_whole("buffer", buffer) < 1:
         raise ConfigError(f"buffer is {buffer}; at least one message must fit")
 
 

@@ -17,6 +17,7 @@ written since the position was saved are looked through, so that the letter is n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import traceback
@@ -193,12 +194,50 @@ def _letter(
     return DeadLetter(identity, payload, key)
 
 
-class DeadLetters:
-    """Writes the letters of one subscription, each once.
+class Written:
+    """Which letters of a subscription were written before this life.
 
     ``since_us`` is when the position this life started from was saved: older letters cannot be ours. None
     for an ephemeral subscription, which starts no message twice.
     """
+
+    def __init__(self, channel: str, *, recent: RecentDeadLetters, since_us: int | None) -> None:
+        self.channel = dead_letter_channel(channel)
+        self._recent = recent
+        self._since_us = since_us
+        self._looked: set[int] = set()
+        self._found: set[DeadLetterIdentity] = set()
+        self._lock = threading.Lock()
+
+    def has(self, identity: DeadLetterIdentity) -> bool:
+        """Whether this letter was. Before the first one of a partition, those that are there are looked through."""
+        if self._since_us is None:
+            return False
+        with self._lock:
+            if identity.partition not in self._looked:
+                self._look(identity, max(0, self._since_us - LOOK_BACK_US))
+                self._looked.add(identity.partition)
+            found = identity in self._found
+        if found:
+            logger.info("%s: letter for offset %d is there already", self.channel, identity.offset)
+        return found
+
+    def _look(self, identity: DeadLetterIdentity, since_us: int) -> None:
+        with contextlib.suppress(NotFound):
+            self._found.update(
+                DeadLetterIdentity(*found)
+                for found in self._recent(self.channel, since_us)
+                if found[0] == identity.subscription and found[2] == identity.partition
+            )
+
+    def doubt(self) -> None:
+        """What was written last may be there once the log is repaired: look before it is written again."""
+        with self._lock:
+            self._looked.clear()
+
+
+class DeadLetters:
+    """Writes the letters of one subscription, each once; see :class:`Written`."""
 
     def __init__(
         self,
@@ -208,38 +247,15 @@ class DeadLetters:
         recent: RecentDeadLetters,
         since_us: int | None,
     ) -> None:
-        self._channel = dead_letter_channel(channel)
+        self._written = Written(channel, recent=recent, since_us=since_us)
         self._publish = publish
-        self._recent = recent
-        self._since_us = since_us
-        self._looked = since_us is None
-        self._written: set[DeadLetterIdentity] = set()
-        self._lock = threading.Lock()
 
     def write(self, letter: DeadLetter) -> None:
         """Return when the letter is durable; whatever is raised means that it may not be."""
-        if self._is_written(letter.identity):
-            logger.info("%s: letter for offset %d is there already", self._channel, letter.identity.offset)
+        if self._written.has(letter.identity):
             return
         try:
-            self._publish(self._channel, letter.payload, letter.key)
+            self._publish(self._written.channel, letter.payload, letter.key)
         except OutcomeUnknown:
-            # It may be there once the log is repaired, so look before it is written again.
-            with self._lock:
-                self._looked = self._since_us is None
+            self._written.doubt()
             raise
-
-    def _is_written(self, identity: DeadLetterIdentity) -> bool:
-        with self._lock:
-            if not self._looked and self._since_us is not None:
-                since_us = max(0, self._since_us - LOOK_BACK_US)
-                try:
-                    self._written = {
-                        DeadLetterIdentity(*found)
-                        for found in self._recent(self._channel, since_us)
-                        if found[0] == identity.subscription and found[2] == identity.partition
-                    }
-                except NotFound:
-                    self._written = set()
-                self._looked = True
-            return identity in self._written

@@ -14,6 +14,7 @@ import math
 
 import msgspec
 
+from heliograph.arguments import check_number, check_whole
 from heliograph.errors import ConfigError, Reject, RetryLater
 
 WAIT_S_MAX = 1_000_000.0
@@ -50,8 +51,10 @@ class Retry(msgspec.Struct, frozen=True):
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.max_retries < 0:
+        if check_whole("max_retries", self.max_retries) < 0:
             raise ConfigError(f"max_retries is {self.max_retries}; use 0 to give up after the first failure")
+        for name in ("base_s", "max_s", "jitter"):
+            check_number(name, getattr(self, name))
         if not (0 <= self.base_s <= WAIT_S_MAX and 0 <= self.max_s <= WAIT_S_MAX):
             raise ConfigError(f"back-off of {self.base_s} s to {self.max_s} s; both must be 0 to {WAIT_S_MAX:.0f} s")
         if not 0 <= self.jitter <= 1:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Self
 
+from heliograph.arguments import check_seconds
 from heliograph.delivery.statistics import SubscriptionStats, add_up, together
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Subscription:
         inside its own handler it returns False at once, and the subscription ends when the handler returns.
         Closing twice does no harm.
         """
+        timeout_s = check_seconds("timeout_s", timeout_s)
         if os.getpid() != self._pid:
             return True  # a forked child has neither the threads nor the lease
         parts = self._parts

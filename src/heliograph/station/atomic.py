@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Position
 from heliograph.engine.steps import Moved
-from heliograph.errors import ConfigError, HeliographError, NotFound
+from heliograph.errors import ConfigError, HeliographError, InvalidArgument, NotFound
 from heliograph.message import HeaderValue, Message, Receipt
 from heliograph.names import check_name
 from heliograph.station.publisher import Publisher
@@ -75,6 +75,8 @@ class Step:
         For handlers that take one message at a time (``concurrency=1``, not batches).
         """
         self._check_open()
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"commit takes the message that was handled, not {message!r}")
         check_name(subscription, "subscription")
         if subscription not in self._engine.positions.names(message.channel):
             raise NotFound(f"channel '{message.channel}' has no subscription '{subscription}'")

@@ -56,11 +56,13 @@ class Observer:
         directory = self._directory(name, number)
         try:
             bases = segments.bases(directory, engine.disk)
+            sealed = [base for base in bases if base < fields.base]
+            stored = sum([segments.stored_bytes(directory, base, engine.disk) for base in sealed]) + fields.written
         except FileNotFoundError:  # deleted in this moment
             raise no_channel(engine.root, name) from None
         return PartitionStats(
             partition=number, first=fields.first, next=fields.next, messages=fields.next - fields.first,
-            bytes=sum([segments.stored_bytes(directory, base, engine.disk) for base in bases]), segments=len(bases),
+            bytes=stored, segments=len(bases),
             unsynced_bytes=fields.written - fields.synced, fenced=bool(fields.flags & FENCED),
         )  # fmt: skip
 

@@ -105,7 +105,7 @@ class Producer:
         again (the receipt says ``duplicate``), one beyond the next raises OutOfSequence.
         """
         with self._lock:
-            known = self._known.get(channel) if seq is None else None
+            known = self._known.get(channel) if seq is None and isinstance(channel, str) else None
             if known is not None and headers is None and correlation_id is None and subject is None and id is None:
                 receipt = self._publish_next(known, channel, data, type, key)
                 if receipt is not None:
@@ -252,7 +252,7 @@ class Producer:
             raise StationClosed(f"producer '{self.id}' is closed")
         self._engine.check_writable()
         self._epoch.check()
-        known = self._known.get(channel)
+        known = self._known.get(check_name(channel))
         if known is None or not self._lives_on(channel, known):
             self._engine.partition_count_or_new(channel)
             state = self._engine.producers.last(channel, self._epoch)

@@ -12,6 +12,7 @@ import msgspec
 import uuid_utils
 
 from heliograph import context
+from heliograph.arguments import check_seconds
 from heliograph.engine.producers import Epoch
 from heliograph.errors import HeliographError
 from heliograph.log.tickets import Ticket
@@ -38,13 +39,17 @@ class Publisher(Shortcut):
         """Append what was prepared, from this thread; the first offset."""
         meter = self._meters.of(channel)
         try:
-            first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
+            first = self._engine.append(channel, partition, ticket, self._patience_s(wait))
         except HeliographError:
             meter.refused += 1
             raise
         meter.published += ticket.count
         meter.bytes += ticket.size
         return first
+
+    def _patience_s(self, wait: float | None) -> float:
+        """How long to wait when too much is waiting for the disk already."""
+        return self._wait_s if wait is None else check_seconds("wait", wait)
 
     def publish(
         self, channel: str, data: Any, type_name: str | None, key: str | None,
@@ -65,7 +70,7 @@ class Publisher(Shortcut):
             )
             ticket = Ticket((body,), (_crc(body),), now_us)
             partition = self.partitioner.choose(channel, key)
-            offset = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
+            offset = self._engine.append(channel, partition, ticket, self._patience_s(wait))
         except HeliographError:
             meter.refused += 1
             raise
@@ -92,7 +97,7 @@ class Publisher(Shortcut):
                 meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
                 return receipts
             partition = next(iter(places))
-            first = self._engine.append(channel, partition, ticket, self._wait_s if wait is None else wait)
+            first = self._engine.append(channel, partition, ticket, self._patience_s(wait))
         except HeliographError:
             meter.refused += 1
             raise
@@ -136,12 +141,26 @@ class Publisher(Shortcut):
     ) -> Receipt:  # fmt: skip
         """A message of our own, such as a dead letter: no limit of size, no reserved name."""
         now_us = self._engine.clock.time_ns() // 1000
+        body, message_id = self._own_body(channel, type_name, payload, key, headers, now_us)
+        first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
+        return Receipt(message_id, channel, 0, first)
+
+    def publish_all_own(self, channel: str, type_name: str, messages: Iterable[tuple[Any, str | None]]) -> int:
+        """Messages of our own, payloads and keys, with one append; the offset behind the last."""
+        now_us = self._engine.clock.time_ns() // 1000
+        bodies = [self._own_body(channel, type_name, payload, key, None, now_us)[0] for payload, key in messages]
+        ticket = Ticket(bodies, list(map(_crc, bodies)), now_us)
+        return self._engine.append(channel, 0, ticket, 60.0) + len(bodies)
+
+    def _own_body(
+        self, channel: str, type_name: str, payload: Any, key: str | None,
+        headers: Mapping[str, HeaderValue] | None, now_us: int,
+    ) -> tuple[bytes, str]:  # fmt: skip
         message_id = str(_uuid7())
         stamp = self._timestamps.format(now_us)
         begin = template(channel, type_name, self._source()) % (message_id.encode(), stamp)
         body = begin + attributes(key, None, None, None, headers) + b',"data":' + msgspec.json.encode(payload)
-        first = self._engine.append(channel, 0, Ticket((body,), (_crc(body),), now_us), 60.0)
-        return Receipt(message_id, channel, 0, first)
+        return body, message_id
 
     def republish(self, channel: str, bodies: list[bytes], moments: list[datetime]) -> None:
         """Append envelopes that were encoded before (import, replay, schedule): their ids, times and headers stay.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from heliograph.arguments import check_many
 from heliograph.delivery.queues import (
     Desk,
     Floors,
@@ -25,7 +26,7 @@ from heliograph.delivery.queues.ledger import Summary, summary
 from heliograph.engine import kinds, queueworkers
 from heliograph.engine.port import Bounds
 from heliograph.engine.queuestore import FILE, Pending, QueueStore
-from heliograph.errors import NotFound
+from heliograph.errors import InvalidArgument, NotFound
 from heliograph.names import check_name
 from heliograph.station.info import LeaseInfo, QueueInfo, SubscriptionInfo, WorkerInfo
 from heliograph.station.reader import LeavingOut, message_at
@@ -218,7 +219,7 @@ class Queues:
         """Hand messages out again that are done, to this queue alone."""
         self._engine.check_writable()
         self.check(channel, name)
-        wanted = sorted(set(places))
+        wanted = _pairs(places)
         for partition, offset in wanted:
             if message_at(self._engine, channel, partition, offset) is None:
                 raise NotFound(
@@ -346,3 +347,11 @@ class Queues:
     def _age_s(self, channel: str, partition: int, offset: int) -> float | None:
         message = message_at(self._engine, channel, partition, offset)
         return None if message is None else max(0.0, self._engine.clock.time_ns() / 1e9 - message.time.timestamp())
+
+
+def _pairs(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Partitions and offsets, in order, each once."""
+    found = check_many("places", places, tuple)
+    if not all(len(place) == 2 and all(isinstance(number, int) for number in place) for place in found):
+        raise InvalidArgument(f"places is {found!r}; use pairs of a partition and an offset, as in [(0, 41)]")
+    return sorted(set(found))

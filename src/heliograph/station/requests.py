@@ -28,7 +28,7 @@ from heliograph.errors import (
     StationClosed,
 )
 from heliograph.limits import REQUESTS_MAX
-from heliograph.message import HeaderValue, Message, Receipt, new_id
+from heliograph.message import HeaderValue, Message, Receipt, check_headers, new_id
 from heliograph.names import REPLY_TO, check_publishable
 from heliograph.station import links
 from heliograph.station.mailbox import Listener, Mailbox
@@ -78,6 +78,8 @@ class Request:
 
     def headers(self, own: Mapping[str, HeaderValue] | None) -> dict[str, HeaderValue]:
         """The publisher's headers and the address."""
+        if own is not None:
+            check_headers(own)
         if own and not {"replyto", "replyfor"}.isdisjoint(own):
             raise InvalidMessage("the headers 'replyto' and 'replyfor' of a request are set by the station")
         return {**(own or {}), "replyto": self.replyto}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from heliograph import config as configs
+from heliograph.arguments import check_callable
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
 from heliograph.config import Config
 from heliograph.delivery import Flusher, Lookout, Retry, Subscription, start_subscription
@@ -23,7 +24,7 @@ from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.delivery.retry import check_retry
 from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import ConfigError, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, InvalidArgument, NotFound, SubscriptionBusy
 from heliograph.filters import Choice, sieve_of
 from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt
@@ -80,6 +81,8 @@ def open_station(
 ) -> Station:
     """Open a data directory without its links: see ``heliograph.open``, which takes the same."""
     if path is not None:
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"path is {path!r}; use the data directory, as text or a Path")
         settings["data_dir"] = os.fspath(path)
     if name is not None:
         settings["name"] = check_name(name, "station")
@@ -535,6 +538,7 @@ class Station:
         """What read() iterates over, for callers that fetch a batch at a time."""
         from heliograph.station.merging import open_any
 
+        check_callable("on_gap", on_gap)
         return open_any(
             self.engine, channel, start, end, partition, follow=follow, on_gap=on_gap, sieve=sieve_of(where)
         )

@@ -49,7 +49,7 @@ class Types:
     def _types_of(self, type_name: str | None, batch: Iterable[Any]) -> Iterator[str]:
         for item in batch:
             draft = item if isinstance(item, Draft) else Draft(data=item)
-            name = draft.type or type_name or self._payloads.type_of(draft.data)
+            name = self._payloads.checked(draft.type or type_name or self._payloads.type_of(draft.data))
             if self._payloads.decoder(name) is not None:
                 yield name
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from heliograph.arguments import check_many
 from heliograph.delivery.queues import decisions
 from heliograph.errors import HeliographError
 from heliograph.limits import WAIT_SLICE_S
@@ -112,15 +113,15 @@ class AsyncQueue:
 
     async def ack(self, jobs: Iterable[AsyncJob]) -> None:
         """Acknowledge many with one transaction."""
-        await asyncio.to_thread(self.sync.ack, [job.sync for job in jobs])
+        await asyncio.to_thread(self.sync.ack, _sync(jobs))
 
     async def extend(self, jobs: Iterable[AsyncJob], seconds: float | timedelta | None = None) -> None:
         """Keep many for so long from now on, with one transaction."""
-        await asyncio.to_thread(self.sync.extend, [job.sync for job in jobs], seconds)
+        await asyncio.to_thread(self.sync.extend, _sync(jobs), seconds)
 
     async def give_back(self, jobs: Iterable[AsyncJob]) -> None:
         """Let others have what was not even begun."""
-        await asyncio.to_thread(self.sync.give_back, [job.sync for job in jobs])
+        await asyncio.to_thread(self.sync.give_back, _sync(jobs))
 
     async def close(self) -> None:
         """Give back what is not acknowledged."""
@@ -136,3 +137,7 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return repr(self.sync).replace("<Queue", "<AsyncQueue")
+
+
+def _sync(jobs: Iterable[AsyncJob]) -> list[Job]:
+    return [job.sync for job in check_many("jobs", jobs, AsyncJob)]

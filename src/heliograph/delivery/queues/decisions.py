@@ -44,8 +44,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         merged = msgspec.structs.replace(self, **{name: value for name, value in wanted.items() if value is not None})
         return QueueSettings(
             visibility_s=seconds(merged.visibility_s, "visibility_s", VISIBILITY_S_MIN, VISIBILITY_S_MAX),
-            max_in_flight=_whole(merged.max_in_flight, "max_in_flight", IN_FLIGHT_MAX),
-            max_deliveries=_whole(merged.max_deliveries, "max_deliveries", DELIVERIES_MAX),
+            max_in_flight=whole(merged.max_in_flight, "max_in_flight", IN_FLIGHT_MAX),
+            max_deliveries=whole(merged.max_deliveries, "max_deliveries", DELIVERIES_MAX),
         )
 
 
@@ -63,7 +63,8 @@ def seconds(value: Any, what: str, low: float = 0.0, high: float = WAIT_S_MAX) -
     return float(number)
 
 
-def _whole(value: object, what: str, high: int) -> int:
+def whole(value: object, what: str, high: int) -> int:
+    """A number of things, if it makes sense."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
         raise ConfigError(f"{what} is {value!r}; use 1 to {high:,}")
     return value

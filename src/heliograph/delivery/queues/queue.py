@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from heliograph.arguments import check_many
 from heliograph.delivery.queues import decisions
 from heliograph.delivery.queues.ledger import Return
 from heliograph.delivery.queues.letters import refused
-from heliograph.errors import ConfigError, LeaseLost, Reject
+from heliograph.errors import LeaseLost, Reject
 from heliograph.limits import QUEUE_RECEIVE_MAX
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ class Queue:
 
         Each has to be acknowledged or extended within the queue's ``visibility_s``.
         """
-        if isinstance(max_messages, bool) or not 1 <= max_messages <= QUEUE_RECEIVE_MAX:
-            raise ConfigError(f"max_messages is {max_messages!r}; use 1 to {QUEUE_RECEIVE_MAX:,}")
+        decisions.whole(max_messages, "max_messages", QUEUE_RECEIVE_MAX)
         clock = self._desk.parts.engine.clock
         until = clock.monotonic() + decisions.seconds(wait_s, "wait_s")
         while True:
@@ -122,7 +122,7 @@ class Queue:
 
     def ack(self, jobs: Iterable[Job]) -> None:
         """Acknowledge many with one transaction. LeaseLost names those that were lost; the others are done."""
-        self._complain(self._desk.settle([job._found.key for job in jobs]), "acknowledged")
+        self._complain(self._desk.settle(_keys(jobs)), "acknowledged")
 
     def extend(self, jobs: Iterable[Job], seconds: float | timedelta | None = None) -> None:
         """Keep many for so long from now on, with one transaction."""
@@ -131,11 +131,11 @@ class Queue:
             wanted, "the extension", decisions.VISIBILITY_S_MIN, decisions.VISIBILITY_S_MAX
         )  # fmt: skip
         self._desk.check()
-        self._complain(self._desk.ledger.extend([job._found.key for job in jobs], length_s), "extended")
+        self._complain(self._desk.ledger.extend(_keys(jobs), length_s), "extended")
 
     def give_back(self, jobs: Iterable[Job]) -> None:
         """Let others have what was not even begun: it does not count as a delivery."""
-        returned = [Return(job._found.key, counts=False) for job in jobs]
+        returned = [Return(key, counts=False) for key in _keys(jobs)]
         self._complain(self._desk.settle((), returned), "given back")
 
     def _nack(self, job: Job, delay_s: float, error: BaseException | None) -> None:
@@ -175,3 +175,7 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name} of {self.channel}, worker {self.worker}>"
+
+
+def _keys(jobs: Iterable[Job]) -> list[Key]:
+    return [job._found.key for job in check_many("jobs", jobs, Job)]
