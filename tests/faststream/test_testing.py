@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,26 @@ def test_handlers_are_called_at_once_and_no_directory_is_made(root: Path) -> Non
 
     run(story)
     assert not root.exists()
+
+
+@pytest.mark.parametrize("with_real", [False, True])
+@pytest.mark.parametrize("later", [{"delay": 3600}, {"deliver_at": datetime.now(UTC) + timedelta(hours=1)}])
+def test_what_is_for_later_says_when_it_is_due_and_is_handed_over_at_once_in_memory(
+    root: Path, with_real: bool, later: dict[str, Any]
+) -> None:
+    broker, bill, _ = declared(root)
+
+    async def story() -> None:
+        async with TestHeliographBroker(broker, with_real=with_real) as tested:
+            one = await tested.publish(Order(id=3), "orders", key="ada", **later)
+            (other,) = await tested.publish_batch(Order(id=4), channel="orders", **later)
+            for receipt, key in ((one, "ada"), (other, None)):
+                assert isinstance(receipt, hg.Scheduled)
+                assert (receipt.channel, receipt.offset, receipt.key) == ("orders", -1, key)
+                assert timedelta(minutes=50) < receipt.due - datetime.now(UTC) <= timedelta(hours=1)
+            assert bill.mock.call_count == (0 if with_real else 2)
+
+    run(story)
 
 
 def test_an_error_of_a_handler_is_raised(root: Path) -> None:

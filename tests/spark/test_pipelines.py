@@ -13,6 +13,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import Busy, ConfigError, InvalidMessage, NotFound
+from heliograph.spark.jobs.rollup import rollup
 from heliograph.spark.pipelines import Input, Option, Output, Pipeline, Result, pipeline, procedure, state
 from heliograph.spark.pipelines.declared import check_trigger, interval_s, output_of
 from heliograph.spark.pipelines.finding import builtin, declared, find, in_file
@@ -217,6 +218,24 @@ def test_a_checkpoint_that_only_spark_sees_keeps_its_life(tmp_path: Path) -> Non
         state.reset("s3a://bucket/large")
 
 
+def test_what_a_stream_counts_by_stays_as_it_is_under_its_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "data" / "pipelines" / "rollup" / "checkpoint"
+    place = checkpoint.parent
+
+    def begin(every: float | None) -> state.Belongs:
+        options = None if every is None else {**rollup.defaults(), "every": every}
+        return state.belongs(place, rollup, {}, rollup.output, str(checkpoint), options=options)
+
+    checkpoint.mkdir(parents=True)
+    first = begin(None)  # by a version that wrote no options down
+    assert begin(60.0).life == first.life
+    with pytest.raises(ConfigError, match=r"--every 1h now.*counted with --every 1m\. Run it with --every 1m.*--reset"):
+        begin(3600.0)
+    assert begin(60.0).life == first.life
+    state.reset(str(checkpoint))
+    assert begin(3600.0).life != first.life
+
+
 def test_a_checkpoint_is_the_same_from_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert state.settled("place") == state.settled(f"file://{tmp_path}/place") == str(tmp_path / "place")
@@ -337,6 +356,20 @@ def test_an_option_that_is_given_several_times_is_an_array_in_sql(data: Path, in
     (tmp_path / "none.yaml").write_text("name: none\ninputs: {}\nsql: SELECT 1\n")
     with pytest.raises(ConfigError, match="pipeline 'none' has no inputs"):
         find("none", [str(tmp_path / "none.yaml")])
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_rows_that_change_do_not_go_where_the_old_ones_stay(tmp_path: Path, kind: Any) -> None:
+    output = Output(kind, "out", "update")
+    with pytest.raises(ConfigError, match="mode update writes rows again that have changed"):
+        pipeline("changing", inputs={"orders": Input("orders")}, output=output)(large.function)
+    for trigger in ("available-now", "10 seconds"):
+        with pytest.raises(ConfigError, match=r"pipeline 'large': mode update.*Say mode: append"):
+            run(large, {}, tmp_path, How(output=output, trigger=trigger))
+    assert pipeline("all", inputs={}, output=output, trigger="batch")(large.function).output == output
+    assert (
+        pipeline("told", inputs={}, output=Output("channel", "x", "update"))(large.function).trigger == "available-now"
+    )
 
 
 def test_rows_reach_a_delta_table_once(data: Path, in_spark: Any) -> None:

@@ -1,4 +1,8 @@
-"""``async with TestHeliographBroker(broker)``: handlers are called at once, in memory, without a directory."""
+"""``async with TestHeliographBroker(broker)``: handlers are called at once, in memory, without a directory.
+
+Also with what is to be delivered later, as the test brokers of FastStream do with schedules: a test is not to wait for
+an hour. Whoever publishes gets the receipt of a message that waits, as from a station.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import msgspec
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
+from heliograph.clock import from_us
 from heliograph.errors import ReplyTimeout
 from heliograph.faststream.broker import HeliographBroker
 from heliograph.faststream.command import HeliographPublishCommand
@@ -26,6 +31,7 @@ from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
 from heliograph.payloads import DEFAULT_TYPE, check_type_name
 from heliograph.schedule.times import due_us, ttl_of
+from heliograph.schedule.waiting import Scheduled
 from heliograph.station.requests import seconds
 
 if TYPE_CHECKING:
@@ -81,12 +87,12 @@ class _FakeProducer(HeliographProducer):
     async def publish(self, cmd: HeliographPublishCommand) -> Receipt:
         message = await self._message(cmd, cmd.body)
         await self._deliver([message])
-        return _receipt(message)
+        return _receipt(cmd, message)
 
     async def publish_batch(self, cmd: HeliographPublishCommand) -> list[Receipt]:
         messages = [await self._message(cmd, body) for body in cmd.batch_bodies]
         await self._deliver(messages)
-        return [_receipt(message) for message in messages]
+        return [_receipt(cmd, message) for message in messages]
 
     async def request(self, cmd: HeliographPublishCommand) -> Message:
         message = await self._message(cmd, cmd.body)
@@ -147,12 +153,22 @@ def _check(cmd: HeliographPublishCommand) -> None:
         check_type_name(said["type"])
     attributes(said.get("key"), cmd.correlation_id, None, said.get("subject"), cmd.headers)
     ttl_of(said.get("ttl"))
-    if "delay" in said or "deliver_at" in said:
-        due_us(time.time_ns() // 1000, said.get("deliver_at"), said.get("delay"))
+    _due(cmd)
 
 
-def _receipt(message: Message) -> Receipt:
-    return Receipt(message.id, message.channel, 0, message.offset)
+def _due(cmd: HeliographPublishCommand) -> datetime | None:
+    """When a station would deliver it; None for at once."""
+    deliver_at, delay = cmd.options.get("deliver_at"), cmd.options.get("delay")
+    if deliver_at is None and delay is None:
+        return None
+    return from_us(due_us(time.time_ns() // 1000, deliver_at, delay))
+
+
+def _receipt(cmd: HeliographPublishCommand, message: Message) -> Receipt:
+    due = _due(cmd)
+    if due is None:
+        return Receipt(message.id, message.channel, 0, message.offset)
+    return Scheduled(message.id, message.channel, -1, -1, due=due, key=message.key)
 
 
 def _subscribers(brokers: Sequence[HeliographBroker]) -> Iterator[HeliographSubscriber]:

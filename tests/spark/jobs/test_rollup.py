@@ -84,6 +84,15 @@ def test_latency_is_that_of_messages_whose_storing_the_log_knows_and_of_no_other
             assert row.latency_p50_ms <= row.latency_p99_ms <= row.latency_max_ms
 
 
+def test_windows_of_another_length_are_not_mixed_with_those_of_a_checkpoint(spark: Any, root: Path) -> None:
+    now = How(trigger="available-now")
+    run(rollup, {"late": 60.0}, root, now)
+    with pytest.raises(hg.ConfigError, match=r"with --every 1h now.*Run it with --every 1m") as refused:
+        run(rollup, {"late": 60.0, "every": 3600.0}, root, now)
+    assert "\n" not in str(refused.value)
+    run(rollup, {"late": 90.0, "every": 60.0}, root, now)
+
+
 @pytest.mark.timeout(400)  # several starts of a stream
 def test_a_stream_writes_a_window_when_nothing_of_it_can_come_any_more_and_once(spark: Any, root: Path) -> None:
     def stored() -> dict[tuple[str, str, str], tuple[int, int]]:

@@ -28,7 +28,7 @@ _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 OPTIONS: Final = (
     Option("channel", "Only these: one, several (a,b) or a pattern.  [default: all]", kind="channel", default=">"),
     Option("start", "Where to begin: first, new, a time or an age such as -1h.  [default: first]", default="first"),
-    Option("every", "How long a window is.  [default: 1m]", kind="duration", default=60.0),
+    Option("every", "How long a window is.  [default: 1m]", kind="duration", default=60.0, fixed=True),
     Option("late", "How late a message may come to a stream.  [default: 2m]", kind="duration", default=120.0),
     Option("also", "Directory of another station on the way; may be repeated.", kind="path", several=True),
 )

@@ -39,6 +39,8 @@ class Option(msgspec.Struct, frozen=True):
     needed: bool = False
     several: bool = False
     choices: tuple[str, ...] = ()
+    fixed: bool = False
+    """Whether what a stream has counted so far depends on it: it stays as it is under a checkpoint."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,6 +175,7 @@ def checked(one: Pipeline) -> Pipeline:
             f"pipeline '{one.name}': a table is printed when all is read, so its trigger is '{BATCH}'. A stream "
             "writes to a channel, parquet, delta or console"
         )
+    check_mode(one.name, one.output, one.trigger)
     named = [option.name for option in one.options]
     odd = [name for name in named if not name.isidentifier()]
     if odd:  # it is an argument of the function, or a parameter of the statement
@@ -186,6 +189,16 @@ def checked(one: Pipeline) -> Pipeline:
     if twice:
         raise ConfigError(f"pipeline '{one.name}': {min(twice)!r} is there twice among inputs and options")
     return one
+
+
+def check_mode(name: str, output: Output, trigger: str) -> None:
+    """Refuse a stream of changed rows for files, which would keep those from before beside them."""
+    if output.kind in FILES and output.mode == "update" and trigger != BATCH:
+        raise ConfigError(
+            f"pipeline '{name}': mode update writes rows again that have changed, and {output} would hold the old ones "
+            "beside them. Say mode: append, with a watermark, to write each when it does not change any more; or mode: "
+            "complete, for delta, to write all of them every time; or write to a channel, whose readers take the last"
+        )
 
 
 def check_trigger(text: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.pipelines import outputs, state
-from heliograph.spark.pipelines.declared import BATCH, FILES, Output, Pipeline, check_trigger
+from heliograph.spark.pipelines.declared import BATCH, FILES, Output, Pipeline, check_mode, check_trigger
 from heliograph.spark.pipelines.launch import launch
 from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import Show
@@ -92,6 +92,7 @@ class _Running:
                 f"pipeline '{name}': output '{self._output.kind}' and trigger '{self._trigger}' do not go together: a "
                 "table is printed by a batch, the console shows a stream"
             )
+        check_mode(name, self._output, self._trigger)
         if self._output.kind == "console" and (self._how.remote or self._listener.show is None):
             raise ConfigError("output console prints tables here, which --json and --remote cannot: use another output")
         if self._output.kind == "delta" and not self._how.remote:  # there it is the server that writes
@@ -168,7 +169,7 @@ class _Running:
             """In an object store, or where a cluster has its files, only Spark can look."""
             return has_checkpoint(self._session(place), found)
 
-        return state.belongs(place, self._pipeline, inputs, self._output, checkpoint, there).life
+        return state.belongs(place, self._pipeline, inputs, self._output, checkpoint, there, self._options).life
 
     def _finish_batch(self, run: Run, tables: Mapping[str, Any]) -> Result:
         if self._output.kind == "table":

@@ -19,11 +19,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from heliograph.config.units import human_duration
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import Busy, ConfigError, NotFound
 from heliograph.log.locks import FileLock
 from heliograph.names import check_name
-from heliograph.spark.pipelines.declared import Input, Output, Pipeline
+from heliograph.spark.pipelines.declared import Input, Option, Output, Pipeline
 from heliograph.spark.pipelines.run import Progress
 
 FOLDER: Final = "pipelines"
@@ -162,6 +163,8 @@ class Belongs(msgspec.Struct, frozen=True, kw_only=True):
     """Differs for each checkpoint that the pipeline ever had: tables recognise batches by it."""
     inputs: dict[str, tuple[str, str]]
     output: tuple[str, str, str, tuple[str, ...]]
+    fixed: dict[str, str] = {}
+    """Options that have to stay as they are, as they are said on the command line."""
 
 
 def belongs(
@@ -171,6 +174,7 @@ def belongs(
     output: Output,
     checkpoint: str,
     there: Callable[[str], bool] = lambda _: False,
+    options: Mapping[str, Any] | None = None,
 ) -> Belongs:
     """What the checkpoint belongs to, written down when it is new; ConfigError if it belongs to something else.
 
@@ -181,6 +185,7 @@ def belongs(
         life=os.urandom(8).hex(),
         inputs={name: (one.channel, one.station or one.options.get("hub", "")) for name, one in inputs.items()},
         output=(output.kind, output.to, output.mode, output.partition_by),
+        fixed={one.name: _said(one, (options or {})[one.name]) for one in pipeline.options if one.fixed and options},
     )
     path = place / "declared.json"
     before = None
@@ -194,10 +199,32 @@ def belongs(
                     f"{_told(old)}. Give it another name to have both; or run it with --reset, which sets the "
                     "checkpoint aside: then everything is read, and written, from the beginning"
                 )
-        return before
+        _check_fixed(pipeline, checkpoint, before.fixed, now.fixed)
+        now = msgspec.structs.replace(before, fixed=now.fixed)  # an older version wrote none down
+        if now == before:
+            return before
     with explaining(f"cannot write {path}"):
         SYSTEM_DISK.replace_file(path, msgspec.json.encode(now) + b"\n")
     return now
+
+
+def _check_fixed(pipeline: Pipeline, checkpoint: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"pipeline '{pipeline.name}' is run with {option} {value} now, and its checkpoint {checkpoint} holds "
+                f"what was counted with {option} {before[name]}. Run it with {option} {before[name]}; or with another "
+                "--checkpoint and --to, to have both; or with --reset, which sets the checkpoint aside: then "
+                "everything is read, and written, from the beginning"
+            )
+
+
+def _said(option: Option, value: Any) -> str:
+    """An option as it is said on the command line."""
+    if option.kind == "duration" and isinstance(value, int | float):
+        return str(human_duration(value, "s"))
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _told(what: Any) -> str:
