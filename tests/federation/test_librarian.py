@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from heliograph.errors import HeliographError, InvalidName, NotAllowed, Protocol
 from heliograph.federation import asking, librarian, ranges
 from heliograph.federation.librarian import Librarian
 from heliograph.federation.rules import Rules
+from heliograph.log.cursor import LogCursor
 from tests.opening import Opener
 
 ALL = Rules("reader", subscribe=[">"])
@@ -135,7 +137,6 @@ def test_pieces_go_on_where_they_stopped(station: hg.Station, monkeypatch: pytes
     ],
 )
 def test_what_is_out_of_bounds_is_refused(kind: Any, said: dict[str, Any]) -> None:
-    import msgspec
 
     with pytest.raises(ProtocolError):
         asking.decode(msgspec.json.encode(said) + b"\n", kind)
@@ -152,7 +153,6 @@ def test_what_is_out_of_bounds_is_refused(kind: Any, said: dict[str, Any]) -> No
 def test_whatever_is_asked_is_answered_or_refused(
     tmp_path_factory: pytest.TempPathFactory, name: str, said: dict[str, Any]
 ) -> None:
-    import msgspec
 
     path = tmp_path_factory.getbasetemp() / "librarian"
     with hg.open(path, name="hub", durability="os") as station, contextlib.suppress(HeliographError):
@@ -216,3 +216,27 @@ def test_the_newest_schema_is_given(station: hg.Station) -> None:
         station.engine.schemas.add("alerts", "com.example.v1", version, lambda _: True)
     found = Librarian(station).schema(ranges.Schema(channel="alerts", type="com.example.v1"), ALL)
     assert found == ranges.SchemaFound(version=2, schema={"type": "string"})
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_whose_files_go_while_they_are_read_is_told_that_its_life_ended(
+    station: hg.Station, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    fill(station, 100)
+    before = life(station)
+
+    def gone(_: LogCursor) -> None:
+        station.delete_channel("alerts")
+        if again:
+            fill(station, 50)
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(LogCursor, "read", gone)
+    ask = ranges.Lines(channel="alerts", partition=0, incarnation=before, first=3, next=9)
+    head, text = Librarian(station).lines(ask, ALL, ROOM)
+    assert (head.incarnation, head.next, text) == (life(station) if again else "", 3, b"")
+    assert head.incarnation != before
+    monkeypatch.setattr(LogCursor, "read", lambda _: (_ for _ in ()).throw(FileNotFoundError(2, "lost")))
+    if again:  # that is no life that ended
+        with pytest.raises(FileNotFoundError):
+            Librarian(station).lines(msgspec.structs.replace(ask, incarnation=life(station)), ALL, ROOM)

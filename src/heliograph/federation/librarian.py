@@ -120,17 +120,25 @@ class Librarian:
         if life != ask.incarnation:
             return ranges.Lined(incarnation=life, next=ask.first), b""
         page = _Page(ask, bytes_max)
+        appends: list[tuple[int, int]] = []
+        try:
+            self._fill(page, ask)
+            appends = self._appends(ask, page.next) if ask.appends else []
+        except (FileNotFoundError, NotFound, ChannelGone):  # its files are gone, as those of a life that ended are
+            if self._life(ask.channel) == life:
+                raise
+        after = self._life(ask.channel)
+        if after != life:  # what was read may be of either
+            return ranges.Lined(incarnation=after, next=ask.first), b""
+        return page.result(life, appends)
+
+    def _fill(self, page: _Page, ask: ranges.Lines) -> None:
         engine = self._engine
         cursor = LogCursor(engine.log(ask.channel, ask.partition), ask.first, engine.disk)
         with contextlib.closing(cursor), contextlib.suppress(NotFound, LogCut):
             while page.room and (chunk := cursor.read()) is not None:
                 page.take(chunk)
         engine.make_durable(ask.channel, ask.partition, page.next)
-        appends = self._appends(ask, page.next) if ask.appends else []
-        after = self._life(ask.channel)
-        if after != life:  # what was read may be of either
-            return ranges.Lined(incarnation=after, next=ask.first), b""
-        return page.result(life, appends)
 
     def _appends(self, ask: ranges.Lines, following: int) -> list[tuple[int, int]]:
         log = self._engine.log(ask.channel, ask.partition)
