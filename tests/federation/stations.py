@@ -167,5 +167,6 @@ def up(station: hg.Station, name: str) -> bool:
 
 def audited(path: Path, event: str) -> list[dict[str, Any]]:
     file = path / "audit" / "audit.jsonl"
-    records = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()] if file.exists() else []
+    whole, _, _ = file.read_bytes().rpartition(b"\n") if file.exists() else (b"", b"", b"")  # the last is being written
+    records = [msgspec.json.decode(line) for line in whole.splitlines()]
     return [record for record in records if record["event"] == event]

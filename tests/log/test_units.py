@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import heliograph as hg
-from heliograph.clock import SYSTEM_CLOCK
+from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.disk import Disk, boot_id
 from heliograph.log import index, lines, segments
 from heliograph.log.audit import Audit
@@ -332,6 +332,19 @@ def test_a_record_stands_by_itself_though_the_disk_had_no_room_for_all_of_the_on
     one.write("kept")
     first, half, kept = (tmp_path / "data" / "audit" / "audit.jsonl").read_text().splitlines()
     assert (json.loads(first)["event"], len(half), json.loads(kept)["event"], one.failed) == ("first", 10, "kept", 1)
+
+
+def test_a_record_that_another_process_is_writing_is_waited_for_and_no_empty_line_put_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "audit" / "audit.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"event":"first"')  # as far as the kernel shows it yet
+
+    class Meanwhile(Clock):
+        def sleep(self, _: float) -> None:  # type: ignore[override]
+            path.write_text('{"event":"first"}\n')
+
+    Audit(tmp_path / "data", FaultyDisk(), Meanwhile(), max_bytes=1000, max_files=3).write("second")
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["first", "second"]
 
 
 def test_the_segment_of_an_offset_is_found_among_strays(tmp_path: Path) -> None:

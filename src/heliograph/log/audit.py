@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
 
 logger = logging.getLogger("heliograph.audit")
+
+_WRITTEN_WITHIN_S: Final = 0.001
+"""So long at most is a record half there while somebody writes it."""
 
 
 class Audit:
@@ -56,14 +59,21 @@ class Audit:
         self._directory.mkdir(exist_ok=True)
         fd = self._disk.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            end = self._disk.lseek(fd, 0, os.SEEK_END)
-            half = end > 0 and self._disk.read_range(fd, 1, end - 1) != b"\n"  # a record that the disk had no room for
+            half = self._ends_half(fd)
+            if half:  # somebody may be writing it just now, and the kernel shows a file grow page by page
+                self._clock.sleep(_WRITTEN_WITHIN_S)
+                half = self._ends_half(fd)
             self._disk.write_all(fd, b"\n" + line if half else line)
             large = self._disk.lseek(fd, 0, os.SEEK_END) >= self._max_bytes
         finally:
             self._disk.close(fd)
         if large:
             self._rotate()
+
+    def _ends_half(self, fd: int) -> bool:
+        """Whether the last record has no end: the disk had no room for it."""
+        end = self._disk.lseek(fd, 0, os.SEEK_END)
+        return end > 0 and self._disk.read_range(fd, 1, end - 1) != b"\n"
 
     def _rotate(self) -> None:
         lock = FileLock(self._directory / "lock", self._disk)
