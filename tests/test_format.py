@@ -123,8 +123,8 @@ def test_the_program_of_the_example_writes_such_lines(tmp_path: Path, monkeypatc
 
 def test_the_table_of_the_head_is_its_layout() -> None:
     documented = rows(section("Head"))
-    fields = layout(head.Fields._fields, head._FIELDS, head._FIELDS_AT)
-    assert [row for row in documented if head._FIELDS_AT <= row[0] < head._SUM_AT] == fields
+    fields = layout(head.Fields._fields, head._FIELDS, head.FIELDS_AT)
+    assert [row for row in documented if head.FIELDS_AT <= row[0] < head._SUM_AT] == fields
     assert (head._SUM_AT, "I", "crc") in documented
     words = {
         "news wanted": head.NEWS_WANTED, "lock wanted": head.LOCK_WANTED, "lock holder": head.LOCK_HOLDER,

@@ -71,20 +71,29 @@ FRAME_BYTES_MAX = 1024 * 1024
 WAKE_CHAINS = 2
 """How many threads a group commit wakes at first; each of them wakes the next."""
 
-LOCK_SPIN_S = 0.003
-"""How long a process tries for a contended append lock without a pause: longer than another one's turn."""
+LOCK_SPIN_S = 0.0005
+"""How long a process tries for a contended append lock without a pause, unless its holder says when its turn ends."""
 
 LOCK_SLEEP_S = 0.0002
 """Pause between tries once spinning was in vain."""
 
-LOCK_KEEP_S = 0.002
-"""How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``)."""
+LOCK_RING_S = 0.0003
+"""After how long whoever waits rings for a holder that has not noticed: it may be idle, and keep the lock."""
 
-LOCK_LOOK_S = 0.004
-"""How often is looked whether it is idle. Each look interrupts who publishes, hence not more often."""
+LOCK_KEEP_S = 0.002
+"""How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``), at least."""
+
+LOCK_LOOK_S = 0.05
+"""How often is looked whether it is idle. Each look interrupts who publishes; whoever cannot wait rings."""
+
+LOCK_LOOK_DEAF_S = 0.004
+"""The same where nothing can be heard: neither inotify nor kqueue is to be had."""
 
 LOCK_TURN_S = 0.0025
 """How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
+
+LOCK_EARLY_S = 0.0002
+"""So long before a turn ends whoever waits for that is awake: a sleeping process takes its time to wake."""
 
 LOCK_YIELD_S = 0.0005
 """How long it then leaves the lock to whoever asked: longer than that one's pause between tries."""

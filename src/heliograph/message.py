@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import uuid_utils
@@ -354,6 +354,31 @@ def new_ids(count: int) -> tuple[bytes, list[bytes], list[str]]:
     begin = f"{begin}{high:05x}"
     as_bytes, as_text = _endings()
     return begin.encode(), as_bytes[low : low + count], [begin + end for end in as_text[low : low + count]]
+
+
+class IdRun(NamedTuple):
+    """Ids that are given out one by one, in whichever thread, while it is the same millisecond."""
+
+    begins_us: int
+    ends_us: int
+    begin: str
+    next_end: Callable[[], str]
+    """Raises StopIteration when all are given out."""
+
+    @classmethod
+    def draw(cls, now_us: int) -> IdRun:
+        """Begin a run.
+
+        >>> run = IdRun.draw(1_700_000_000_123_456)
+        >>> run.begins_us, run.ends_us
+        (1700000000123000, 1700000000124000)
+        >>> one, other = run.begin + run.next_end(), run.begin + run.next_end()
+        >>> len(one), one < other < new_id()
+        (36, True)
+        """
+        begin, start = id_run()
+        begins_us = now_us - now_us % 1000
+        return cls(begins_us, begins_us + 1000, f"{begin}{start // _ENDINGS:05x}", iter(_endings()[1]).__next__)
 
 
 @functools.cache

@@ -69,11 +69,12 @@ def test_a_station_leaves_no_threads_and_no_descriptors_behind(opened: Opener) -
 
 
 def test_closed_by_two_it_leaves_the_files_alone_that_have_its_numbers_since(tmp_path: Path) -> None:
-    watcher = Watcher()
+    before, watcher = set(threading.enumerate()), Watcher()
     watcher.watch(tmp_path / "news", lambda: None)
+    (thread,) = set(threading.enumerate()) - before
     watcher.abandon()
     others = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]  # the same numbers
-    eventually(lambda: "heliograph-news" not in {thread.name for thread in threading.enumerate()})
+    eventually(lambda: not thread.is_alive())
     watcher.close()
     watcher.abandon()
     for fd in others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pytest
 import heliograph as hg
 from heliograph.clock import Clock
 from heliograph.disk import Disk
+from heliograph.engine import background
 from heliograph.engine.background import LockKeeper
-from heliograph.limits import LOCK_KEEP_S, LOCK_SLEEP_S, LOCK_TURN_S, LOCK_YIELD_S
+from heliograph.engine.watch import Watcher
+from heliograph.limits import LOCK_EARLY_S, LOCK_KEEP_S, LOCK_SLEEP_S, LOCK_TURN_S, LOCK_YIELD_S
 from heliograph.log.groups import Group
 from heliograph.log.head import LOCK_WANTED, Fields, Head
 from heliograph.log.locks import AppendLock
 from heliograph.log.partition import Partition
 from heliograph.station import open_station
+from tests.proof.tools import Child
 
 
 class Hands(Clock):
@@ -214,7 +218,7 @@ def test_who_publishes_right_after_it_was_found_idle_is_looked_at_again(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    keeper = LockKeeper()
+    keeper = LockKeeper(Watcher())
     partition._on_kept = keeper.add
     monkeypatch.setattr(keeper, "_started", True)  # no thread: the test looks
     look = Partition.release_if_idle
@@ -243,3 +247,74 @@ def test_whoever_publishes_one_by_one_gives_the_lock_back_when_its_turn_is_over(
             station.publish("alerts", 2)
         station.publish("alerts", 3)
         assert [message.data for message in station.read("alerts")][-1] == 3
+
+
+# -- heard or not ------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_sleeps_until_shortly_before_the_turn_ends_that_the_holder_speaks_of(
+    locks: tuple[AppendLock, AppendLock], clock: Hands
+) -> None:
+    one, other = locks
+    one.acquire(1.0)
+    ask(one)
+    assert one.may_keep()
+    ends = one._head.words[LOCK_WANTED] / 1e9
+    assert clock.now < ends <= clock.now + LOCK_TURN_S
+
+    def meanwhile() -> None:
+        if clock.now >= ends and one.held:
+            one.release()
+
+    clock.meanwhile = meanwhile
+    other.acquire(1.0)
+    assert other.held
+    assert LOCK_TURN_S - LOCK_EARLY_S - 1e-4 < clock.slept_s < LOCK_TURN_S, "it slept once, and not too long"
+    assert clock.gave_way > 10, "and was awake when the turn ended"
+
+
+def test_a_time_that_makes_no_sense_is_not_waited_for(locks: tuple[AppendLock, AppendLock], clock: Hands) -> None:
+    one, other = locks
+    one.acquire(1.0)
+    one._head.words[LOCK_WANTED] = 2**63
+
+    def meanwhile() -> None:
+        if clock.slept_s and one.held:
+            one.release()
+
+    clock.meanwhile = meanwhile
+    other.acquire(1.0)
+    assert clock.slept_s < LOCK_TURN_S
+
+
+RINGER = """
+    import sys, time, heliograph as hg
+    with hg.open(sys.argv[1], durability="interval") as station:
+        for line in sys.stdin:
+            began = time.monotonic()
+            station.publish("alerts", line)
+            print(time.monotonic() - began, flush=True)
+"""
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_an_idle_process_gives_its_lock_to_whoever_rings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hears: bool
+) -> None:
+    """It keeps the lock for longer than anybody waits, unless it is looked at or hears the bell."""
+    monkeypatch.setattr(background, "LOCK_LOOK_S", 0.3)
+    monkeypatch.setattr(background, "LOCK_LOOK_DEAF_S", 0.3)
+    if not hears:
+        monkeypatch.setattr(Partition, "release_if_asked", lambda _: None)
+    with hg.open(tmp_path, name="host1", durability="interval") as station, Child(RINGER, tmp_path) as ringer:
+        waits = []
+        for turn in range(10):
+            station.publish("alerts", turn)
+            partition = station.engine.writer("alerts", 0)
+            assert partition._lock.held
+            time.sleep(0.02)  # it is watched by now
+            ringer.tell()
+            waits.append(float(ringer.line()))
+            assert not partition._lock.held
+        assert len(list(station.read("alerts"))) == 20
+    assert (min(waits[1:]) < 0.1) == hears, "one that does not hear is looked at after 0.3 s"

@@ -15,7 +15,7 @@ from heliograph.station import open_station
 
 @pytest.mark.parametrize("durability", ["always", "os"])
 @pytest.mark.parametrize(
-    "step", ["_write_file", "_store_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"]
+    "step", ["_write_file", "pack_moving", "_store", "_extend", "_write_index_entry", "_leave", "_sync"]
 )
 def test_an_interrupted_publish_neither_doubles_an_offset_nor_hangs_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, step: str
@@ -57,17 +57,14 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
 
     if step == "_write_file":
         partition._write_file = write_and_interrupt
-    elif step == "_store_moving":
-        partition._store_moving = raise_interrupt  # type: ignore[method-assign,assignment]
-    elif step == "_extend":
-        monkeypatch.setattr("heliograph.log.partition._extend", raise_interrupt)
+    elif step in ("_extend", "pack_moving"):
+        monkeypatch.setattr(f"heliograph.log.partition.{step}", raise_interrupt)
     else:
         monkeypatch.setattr(HeldLog if hasattr(HeldLog, step) else Partition, step, raise_interrupt)
     return hit
 
 
 def _restore(partition: Partition) -> None:
-    partition._store_moving = partition.head.store_moving
     partition._write_file = os.pwrite
 
 

@@ -198,8 +198,7 @@ def test_whoever_was_replaced_is_refused_at_every_door_and_stays_so(opened: Open
 
 ZOMBIE = """
     import sys, heliograph as hg
-    from heliograph.log.groups import Group
-    from heliograph.log.partition import Partition
+    from heliograph.log import partition
     station = hg.open(sys.argv[1], name="host1", durability=sys.argv[2])
     producer = station.producer("p")
     producer.publish("orders", 1)
@@ -209,8 +208,7 @@ ZOMBIE = """
             sys.stdin.readline()
             return real(*args)
         return paused
-    Group.lines = slow(Group.lines)
-    Partition._write_form = slow(Partition._write_form)
+    partition._extend = slow(partition._extend)
     print("ready", flush=True)
     sys.stdin.readline()
     try:

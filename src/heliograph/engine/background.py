@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from heliograph.engine.watch import Watcher
 from heliograph.errors import HeliographError
-from heliograph.limits import LOCK_LOOK_S
+from heliograph.limits import LOCK_LOOK_DEAF_S, LOCK_LOOK_S
 from heliograph.log.commit import GroupCommit
 from heliograph.log.partition import Partition
 
@@ -17,9 +18,10 @@ logger = logging.getLogger("heliograph.engine")
 
 
 class LockKeeper:
-    """Gives append locks back that an idle process kept (see AppendLock)."""
+    """Gives append locks back that an idle process kept (see AppendLock): soon, and at once if somebody rings."""
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
         self._kept: dict[Partition, int] = {}
         self._wake = threading.Event()
         self._started = False
@@ -38,7 +40,10 @@ class LockKeeper:
             if not self._kept:
                 self._wake.wait()
                 self._wake.clear()
-            time.sleep(LOCK_LOOK_S)
+            for partition in list(self._kept):
+                if not partition.closed:
+                    self._watcher.watch(partition.lock_path, partition.release_if_asked)
+            time.sleep(LOCK_LOOK_DEAF_S if self._watcher.deaf else LOCK_LOOK_S)
             self._look()
 
     def _look(self) -> None:

@@ -143,8 +143,8 @@ class FilesEngine:
         self._room_bytes = storage.room_bytes if lays_room else 0
         self._closed = False
         self._forked = False
-        self._keeper = LockKeeper()
         self._watcher = Watcher()
+        self._keeper = LockKeeper(self._watcher)
         self._bells = Bells(self._watcher)
         self.channel_news = ChannelNews(root, disk, self._watcher, read_only=read_only)
         self._open = OpenPartitions(self._open_files, self._watcher, storage.open_partitions_max)

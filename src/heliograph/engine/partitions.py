@@ -111,7 +111,7 @@ class OpenPartitions:
                 entry.log.used = False
             elif not entry.pins and entry.close_if_idle():
                 del self.known[key]
-                self._watcher.unwatch(entry.log.place.directory / "news")
+                self._unwatch(entry)
                 excess -= 1
 
     @contextlib.contextmanager
@@ -150,8 +150,12 @@ class OpenPartitions:
             if self.known.get((channel, number)) is not entry:
                 return
             del self.known[(channel, number)]
-        self._watcher.unwatch(entry.log.place.directory / "news")
+        self._unwatch(entry)
         entry.log.close()
+
+    def _unwatch(self, entry: OpenPartition) -> None:
+        for name in ("news", "lock"):
+            self._watcher.unwatch(entry.log.place.directory / name)
 
     def finish(self, wait_s: float) -> None:
         """Take nothing more to publish, and wait for what was taken: before those stop who lead it to the disk."""

@@ -50,6 +50,11 @@ class Watcher:
             self._callbacks[handle] = callback
             self._known[path] = handle
 
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing can be watched here."""
+        return self._failed
+
     def unwatch(self, path: Path) -> None:
         with self._lock:
             handle = self._known.pop(path, None)

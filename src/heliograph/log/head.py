@@ -10,7 +10,8 @@ and never replaced while a station is open::
     72       the fields in the order of ``Fields``, 8 bytes each: first what every append moves
     208  I   crc32c of the fields (0 where the machine does not need it, see below)
     512  Q   news wanted until (monotonic ns): a reader in some process waits
-    520  Q   lock wanted (1): a process waits for the append lock
+    520  Q   lock wanted: 1 if a process waits for the append lock, or when (monotonic ns) its holder, which goes on
+             appending, will free it for that
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
     536  Q   the time of change (ns) that the directory had when it was last looked through and in order
@@ -19,7 +20,8 @@ and never replaced while a station is open::
     1024     16 pairs of Q, places where readers say that they wait (news.py): whose it is, and until when
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
-stores become visible in order (x86), the checksum where they do not (ARM).
+stores become visible in order (x86), the checksum where they do not (ARM). An append that comes alone moves the first
+three and leaves the rest to whoever frees the lock (Partition.append_one).
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,8 +47,8 @@ _IDENTITY: Final = struct.Struct("<8s16sQ")
 _FIELDS: Final = struct.Struct("@17Q")  # of this machine, as the rest of the memory it shares
 _MOVING: Final = struct.Struct("@3Q")
 _AT: Final = 64
-_FIELDS_AT: Final = _AT + 8
-_SUM_AT: Final = _FIELDS_AT + _FIELDS.size
+FIELDS_AT: Final = _AT + 8
+_SUM_AT: Final = FIELDS_AT + _FIELDS.size
 _END: Final = _SUM_AT + 4
 STORES_IN_ORDER: Final = os.uname().machine in ("x86_64", "amd64", "i686")
 NEWS_WANTED: Final = 512 // 8
@@ -62,7 +63,6 @@ SEQUENCE: Final = _AT // 8
 STATE: Final = (_SUM_AT - 8) // 8
 
 _crc = google_crc32c.value
-_pack_moving = _MOVING.pack_into
 
 
 class Limit(NamedTuple):
@@ -118,7 +118,7 @@ class Fields(NamedTuple):
 
 
 def _word(field: str) -> int:
-    return _FIELDS_AT // 8 + Fields._fields.index(field)
+    return FIELDS_AT // 8 + Fields._fields.index(field)
 
 
 _FIRST: Final = _word("first")
@@ -128,22 +128,17 @@ _WRITTEN: Final = (_word("next"), _word("written"), _word("crc"))
 _SYNCED: Final = (_word("synced_next"), _word("synced"), _word("synced_crc"))
 
 
-def _storing(words: memoryview[int], mapped: mmap.mmap) -> Callable[[int, int, int], None]:
-    """A function that has the memory at hand: it is called for every message."""
-
-    def store(following: int, written: int, crc: int) -> None:
-        sequence = words[SEQUENCE] | 1
-        words[SEQUENCE] = sequence
-        _pack_moving(mapped, _FIELDS_AT, following, written, crc)
-        if not STORES_IN_ORDER:
-            _seal(mapped)
-        words[SEQUENCE] = sequence + 1
-
-    return store
-
-
 def _seal(mapped: mmap.mmap) -> None:
-    mapped[_SUM_AT:_END] = _crc(mapped[_FIELDS_AT:_SUM_AT]).to_bytes(4, "little")
+    mapped[_SUM_AT:_END] = _crc(mapped[FIELDS_AT:_SUM_AT]).to_bytes(4, "little")
+
+
+def _pack_and_seal(mapped: mmap.mmap, at: int, following: int, written: int, crc: int) -> None:
+    _MOVING.pack_into(mapped, at, following, written, crc)
+    _seal(mapped)
+
+
+pack_moving = _MOVING.pack_into if STORES_IN_ORDER else _pack_and_seal
+"""Write what every append moves. The sequence is made odd before, and even afterwards: packing writes zeros first."""
 
 
 class TornHead(Exception):
@@ -153,7 +148,7 @@ class TornHead(Exception):
 class Head:
     """One mapped head file."""
 
-    __slots__ = ("_map", "path", "store_moving", "words")
+    __slots__ = ("map", "path", "words")
 
     def __init__(self, path: Path, disk: Disk, *, writable: bool = True) -> None:
         self.path = path
@@ -162,12 +157,10 @@ class Head:
             if disk.fstat(fd).st_size < SIZE:
                 raise TornHead(f"{path} is shorter than {SIZE} bytes")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(fd, SIZE, access=access)
+            self.map = mmap.mmap(fd, SIZE, access=access)
         finally:
             disk.close(fd)
-        self.words = memoryview(self._map).cast("Q")
-        self.store_moving = _storing(self.words, self._map)
-        """Write only what every append moves; the lock's holder stores the rest before giving it back."""
+        self.words = memoryview(self.map).cast("Q")
 
     @staticmethod
     def create(path: Path, disk: Disk, boot: bytes, fields: Fields) -> None:
@@ -176,7 +169,7 @@ class Head:
         try:
             identity = _IDENTITY.pack(MAGIC, boot, disk.fstat(fd).st_ino)
             packed = _FIELDS.pack(*fields)
-            page = identity.ljust(_FIELDS_AT, b"\0") + packed + _crc(packed).to_bytes(4, "little")
+            page = identity.ljust(FIELDS_AT, b"\0") + packed + _crc(packed).to_bytes(4, "little")
             if disk.pwrite(fd, page.ljust(SIZE, b"\0"), 0) != SIZE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         finally:
@@ -184,7 +177,7 @@ class Head:
 
     def trusted(self, boot: bytes, disk: Disk) -> bool:
         """Whether this head was written since the last boot, in this very file."""
-        magic, wrote_boot, inode = _IDENTITY.unpack_from(self._map, 0)
+        magic, wrote_boot, inode = _IDENTITY.unpack_from(self.map, 0)
         return bool(magic == MAGIC and wrote_boot == boot and inode == disk.stat(self.path).st_ino)
 
     @staticmethod
@@ -205,10 +198,10 @@ class Head:
 
     def load(self) -> Fields:
         """Read a consistent set of fields."""
-        words, mapped = self.words, self._map
+        words, mapped = self.words, self.map
         for _ in range(HEAD_READ_TRIES):
             before = words[SEQUENCE]
-            data = mapped[_FIELDS_AT:_END]
+            data = mapped[FIELDS_AT:_END]
             if before & 1 or before != words[SEQUENCE]:
                 continue
             if STORES_IN_ORDER or _crc(data[:-4]) == int.from_bytes(data[-4:], "little"):
@@ -236,11 +229,11 @@ class Head:
         words = self.words
         sequence = words[SEQUENCE] | 1  # a dead writer may have left it odd
         words[SEQUENCE] = sequence
-        _FIELDS.pack_into(self._map, _FIELDS_AT, *fields)
+        _FIELDS.pack_into(self.map, FIELDS_AT, *fields)
         if not STORES_IN_ORDER:
-            _seal(self._map)
+            _seal(self.map)
         words[SEQUENCE] = sequence + 1
 
     def close(self) -> None:
         self.words.release()
-        self._map.close()
+        self.map.close()

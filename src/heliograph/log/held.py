@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
@@ -23,6 +24,8 @@ from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, Fields, 
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
+
+_NO_TIME: Final = sys.maxsize
 
 
 class ChannelGone(HeliographError):
@@ -53,8 +56,8 @@ class HeldLog:
 
     __slots__ = (  # not for memory: attributes of an object with this many are slow without
         "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
-        "_identity", "_identity_generation", "_index_fd", "_lock", "_map", "_map_from", "_map_to", "_on_kept",
-        "_origin", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at", "_seen", "_store_moving",
+        "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock", "_map", "_map_from",
+        "_map_to", "_on_kept", "_origin", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at", "_seen",
         "_syncing", "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
         "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us", "open_position",
         "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next", "used", "written",
@@ -89,7 +92,7 @@ class HeldLog:
         self.news = News(self._directory / "news", self.head, disk, clock)
         self._lock = AppendLock(self._directory / "lock", self.head, disk, clock, keep=not always)
         self._words = self.head.words
-        self._store_moving = self.head.store_moving
+        self._head_map = self.head.map
         self._seen = -1  # the head's sequence when we last freed the lock
         self._watched = False  # whether somebody will give a kept lock back
         self._half_rotated = False
@@ -115,8 +118,16 @@ class HeldLog:
             self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
             self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
         ) = fields  # fmt: skip
+        self._latest_us = _NO_TIME
+
+    def _fold_times(self) -> None:
+        """Say in each field what is kept in one while every message is the latest in every way."""
+        if self._latest_us != _NO_TIME:
+            self.append_us = self.peak_us = self.open_max_us = self._latest_us
+            self._latest_us = _NO_TIME
 
     def _store(self) -> None:
+        self._fold_times()
         self.head.store(
             self.next, self.written, self.crc, self.append_us, self.peak_us, self.open_first,
             self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,

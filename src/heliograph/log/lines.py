@@ -45,7 +45,7 @@ class Form:
     the offset, and the place of the partition they are for.
     """
 
-    __slots__ = ("body", "bytes", "lines", "room")
+    __slots__ = ("body", "bytes", "fitted", "lines", "room")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -53,10 +53,14 @@ class Form:
         # Of a body beside what fills the last hole; a % in a name is written twice in a form.
         self.bytes = len(body) - body.count(b"%%") + _ID_AND_MICROSECONDS - len(b"%b%06d%b")
         self.lines: dict[bytes, bytes] = {}
+        self.fitted = (b"", b"")  # the place that was asked for last, and its line; threads share them, hence in one
 
     def line(self, place: bytes) -> bytes:
         """The line for a partition, made when it is first asked for."""
-        made = self.lines[place] = b'%b%b%%d"' % (self.body, place.replace(b"%", b"%%"))
+        made = self.lines.get(place)
+        if made is None:
+            made = self.lines[place] = b'%b%b%%d"' % (self.body, place.replace(b"%", b"%%"))
+        self.fitted = (place, made)
         return made
 
 

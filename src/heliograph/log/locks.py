@@ -15,7 +15,15 @@ from typing import Final
 from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.errors import Busy
-from heliograph.limits import LOCK_SHARED_S, LOCK_SLEEP_S, LOCK_SPIN_S, LOCK_TURN_S, LOCK_YIELD_S
+from heliograph.limits import (
+    LOCK_EARLY_S,
+    LOCK_RING_S,
+    LOCK_SHARED_S,
+    LOCK_SLEEP_S,
+    LOCK_SPIN_S,
+    LOCK_TURN_S,
+    LOCK_YIELD_S,
+)
 from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
 
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -142,16 +150,20 @@ class AppendLock:
           └── its turn is over, or not keeping ──◀─────────┘ idle for LOCK_KEEP_S
 
     Asking is a word in the head's shared memory. Handing over costs as much as some ten appends, so the holder
-    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other. And
-    it stands back then until the other one has come for it, which may be asleep between two tries.
+    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other. It
+    says in that word when its turn ends, and the other one sleeps until shortly before. And it stands back then until
+    the other one has come for it.
+
+    A holder that does not publish just now does not see the word. Whoever got no answer rings: writes to the lock
+    file, which the holder's process watches (see LockKeeper).
     """
 
     __slots__ = (
-        "_clock", "_disk", "_fd", "_head", "_path", "_pid", "_yields", "held", "keep", "shared_until", "turn_until",
+        "_clock", "_disk", "_fd", "_head", "_pid", "_yields", "held", "keep", "path", "shared_until", "turn_until",
     )  # fmt: skip
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
-        self._path = path
+        self.path = path
         self._disk = disk
         self._clock = clock
         self._head = head
@@ -197,25 +209,38 @@ class AppendLock:
     def _contend(self, timeout_s: float) -> None:
         clock, words = self._clock, self._head.words
         started = clock.monotonic()
+        ring_at = started + LOCK_RING_S
         while True:
-            if not words[LOCK_WANTED]:  # writing it again would take its cache line from the holder each time
+            said = words[LOCK_WANTED]
+            if not said:  # writing it again would take its cache line from the holder each time
                 words[LOCK_WANTED] = 1
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
                 return
             except BlockingIOError:
-                waited = clock.monotonic() - started
-            if waited > timeout_s:
+                now = clock.monotonic()
+            if now - started > timeout_s:
                 raise Busy(self._complaint(timeout_s)) from None
-            if waited > LOCK_SPIN_S:
+            left_s = said / 1e9 - now  # of the holder's turn, if it has said so: else far below 0
+            if left_s > LOCK_EARLY_S:
+                clock.sleep(min(left_s, LOCK_TURN_S) - LOCK_EARLY_S)
+            elif left_s < -LOCK_SLEEP_S and now > ring_at:
+                self._ring()
+                ring_at = now + LOCK_TURN_S
+            elif now - started > LOCK_SPIN_S and left_s < -LOCK_SLEEP_S:
                 clock.sleep(LOCK_SLEEP_S)
             else:  # there may be no core left for the holder, or for those whom the holder waits for
                 clock.give_way()
 
+    def _ring(self) -> None:
+        """Wake the thread of the holder's process that looks after its locks."""
+        with contextlib.suppress(OSError):  # it looks by itself, too, now and then
+            self._disk.pwrite(self._fd, b"!", 0)
+
     def _complaint(self, timeout_s: float) -> str:
         holder = self._head.words[LOCK_HOLDER]
         return (
-            f"{self._path.parent} has been locked for more than {timeout_s:g} s by process {holder}. "
+            f"{self.path.parent} has been locked for more than {timeout_s:g} s by process {holder}. "
             f"Nothing was published. Is that process stopped or in a debugger? (ps -p {holder})"
         )
 
@@ -229,6 +254,7 @@ class AppendLock:
             return False
         if not self.turn_until:
             self.turn_until = now + LOCK_TURN_S
+            self._head.words[LOCK_WANTED] = int(self.turn_until * 1e9)
         return now < self.turn_until
 
     def wanted(self) -> bool:

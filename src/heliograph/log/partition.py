@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import google_crc32c
@@ -19,7 +20,18 @@ from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S
 from heliograph.log import index, room, segments
 from heliograph.log.groups import Group, Guard, Mark
-from heliograph.log.head import DELETED, FENCED, LOCK_WANTED, NEWS_WANTED, ROOM, Fields, TornHead
+from heliograph.log.head import (
+    DELETED,
+    FENCED,
+    FIELDS_AT,
+    LOCK_WANTED,
+    NEWS_WANTED,
+    ROOM,
+    SEQUENCE,
+    Fields,
+    TornHead,
+    pack_moving,
+)
 from heliograph.log.held import Evicted
 from heliograph.log.lines import Form
 from heliograph.log.roomy import RoomyLog
@@ -59,56 +71,70 @@ class Partition(RoomyLog):
     ) -> int:
         """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
         with self.mutex:  # acquire and release take half as long, but Ctrl-C may come between acquire and try
-            if self.written + len(hole) + form.room > self._rotate_at or not self._lock.held:
+            at = self.written
+            if at + len(hole) + form.room > self._rotate_at or not self._lock.held:
                 return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
             if guard is not None and (refusal := guard()) is not None:
                 raise refusal
+            offset = self.next
             try:
-                offset = self._write_form(form, id_bytes, microseconds, hole, now_us)
-                if self.open_first > offset:  # an index entry was just finished
-                    self._store()
+                place, line = form.fitted
+                if place is not self._origin:
+                    line = form.line(self._origin)
+                data = line % (id_bytes, microseconds, hole, offset)
+                data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
+                written = at + len(data)
+                if written <= self._map_to:
+                    start = self._map_from
+                    self._map[at - start : written - start] = data
                 else:
-                    self._store_moving(offset + 1, self.written, self.crc)
+                    self._write_bytes(data)
+                self.next = following = offset + 1
+                self.written = written
+                self.crc = crc = _extend(self.crc, data)
+                self.used = True
+                if now_us >= self._latest_us:
+                    self._latest_us = now_us
+                else:
+                    self._note_times(offset, now_us, now_us, now_us)
+                words = self._words
+                if written - self.open_position < INDEX_STRIDE_BYTES:
+                    words[SEQUENCE] = sequence = words[SEQUENCE] | 1
+                    pack_moving(self._head_map, FIELDS_AT, following, written, crc)
+                    words[SEQUENCE] = sequence + 1
+                else:
+                    self._write_index_entry()
+                    self._store()
             except BaseException as error:
                 self._give_up(error)
                 raise
-            words = self._words
-            if words[NEWS_WANTED] or self.news.waiting:
+            if words[NEWS_WANTED]:  # as it is while anybody waits, in whichever process
                 self.news.tell()
-            if words[LOCK_WANTED] and not offset & _LOOK_MASK and not self._lock.may_keep():
+            if not offset & _LOOK_MASK and words[LOCK_WANTED] and not self._lock.may_keep():
                 self._release()
             return offset
 
-    def _write_form(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int) -> int:
-        """Write one message whose event time is now; the lock is held and the segment has room."""
-        offset = self.next
-        line = form.lines.get(self._origin) or form.line(self._origin)
-        data = line % (id_bytes, microseconds, hole, offset)
-        data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
-        at = self.written
-        written = at + len(data)
-        if written <= self._map_to:
-            start = self._map_from
-            self._map[at - start : written - start] = data
-        else:
-            self._write_bytes(data)
-        self.next = offset + 1
-        self.written = written
-        self.crc = _extend(self.crc, data)
-        self.used = True
-        if now_us > self.append_us:
-            self.append_us = now_us
-        if now_us > self.peak_us:  # also below the last append, which may have been of something older
-            self.peak_us = now_us
+    def _note_times(self, offset: int, min_us: int, max_us: int, now_us: int) -> None:
+        """Something with event times between these is appended at an offset."""
+        self._fold_times()
         if self.open_first == offset:
-            self.open_min_us = self.open_max_us = now_us
-        elif now_us > self.open_max_us:
-            self.open_max_us = now_us
-        elif now_us < self.open_min_us:
-            self.open_min_us = now_us
-        if written - self.open_position >= INDEX_STRIDE_BYTES:
-            self._write_index_entry()
-        return offset
+            self.open_min_us, self.open_max_us = min_us, max_us
+        else:
+            if min_us < self.open_min_us:
+                self.open_min_us = min_us
+            if max_us > self.open_max_us:
+                self.open_max_us = max_us
+        if max_us > self.peak_us:
+            self.peak_us = max_us
+        if now_us > self.append_us:  # the clock may step back; the order of appends does not
+            self.append_us = now_us
+        if self.append_us == self.peak_us == self.open_max_us:  # from here on the latest one is enough to know
+            self._latest_us = self.append_us
+
+    def _line(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes) -> bytes:
+        """A message as it stands in this log if it comes next."""
+        data = form.line(self._origin) % (id_bytes, microseconds, hole, self.next)
+        return b'%b,"crc":"%08x"}\n' % (data, _value(data))
 
     def _give_up(self, error: BaseException) -> None:
         """A write failed or was interrupted (Ctrl-C between it and the word of it): free the lock."""
@@ -144,17 +170,8 @@ class Partition(RoomyLog):
             if guard is not None and (refusal := guard()) is not None:
                 self._leave()
                 raise refusal
-            if self.written + len(hole) + form.room > self._rotate_at:
-                body = form.body % (id_bytes, microseconds, hole)
-                group = Group((body,), (_value(body),), now_us)
-                self._append((group,))
-                offset = group.first
-            else:
-                try:
-                    offset = self._write_form(form, id_bytes, microseconds, hole, now_us)
-                except BaseException as error:
-                    self._give_up(error)
-                    raise
+            offset = self.next
+            self._try(self._write, self._line(form, id_bytes, microseconds, hole), 1, now_us, now_us, now_us)
             if self.written > self._room_from and self.written > self._words[ROOM]:
                 self._lay_room(len(hole))
             fd, base, written, crc = self._fd, self.base, self.written, self.crc
@@ -200,9 +217,12 @@ class Partition(RoomyLog):
         self._sync(fd, mark, groups[0].meanwhile if len(groups) == 1 else None)
 
     def _append(self, groups: Sequence[Group]) -> None:
-        """Write the groups; the lock is freed if that fails."""
+        self._try(self._write_groups, groups)
+
+    def _try(self, write: Callable[..., None], *arguments: object) -> None:
+        """Write; the lock is freed if that fails."""
         try:
-            self._write_groups(groups)
+            write(*arguments)
         except OSError as error:
             self._release_in_doubt()
             raise explain(error, f"cannot append to {self._directory}") from error
@@ -239,17 +259,7 @@ class Partition(RoomyLog):
             self._rotate(now_us)
             written = len(data)
         self._put(data)
-        if self.open_first == self.next:
-            self.open_min_us, self.open_max_us = min_us, max_us
-        else:
-            if min_us < self.open_min_us:
-                self.open_min_us = min_us
-            if max_us > self.open_max_us:
-                self.open_max_us = max_us
-        if max_us > self.peak_us:
-            self.peak_us = max_us
-        if now_us > self.append_us:  # the clock may step back; the order of appends does not
-            self.append_us = now_us
+        self._note_times(self.next, min_us, max_us, now_us)
         self.crc = _extend(self.crc, data)
         self.written = written
         self.next += count
@@ -277,6 +287,7 @@ class Partition(RoomyLog):
             ) from error
 
     def _write_index_entry(self) -> None:
+        self._fold_times()
         entry = index.Entry(
             self.open_first, self.open_position, self.append_us, self.open_min_us, self.open_max_us, self.peak_us,
             self.next - self.open_first, self.written - self.open_position, self.crc,
@@ -470,6 +481,7 @@ class Partition(RoomyLog):
         if not self.mutex.acquire(blocking=False):
             return False
         try:
+            self._fold_times()
             idle_us = self._clock.time_ns() // 1000 - self.append_us  # below 0 if the clock was put back
             busy = self.next != following and idle_us < _KEEP_US
             if self._lock.held and not (busy and self._lock.may_keep()):
@@ -478,6 +490,23 @@ class Partition(RoomyLog):
             return not busy
         finally:
             self.mutex.release()
+
+    def release_if_asked(self) -> None:
+        """Somebody rang for the lock: give it back, unless this process is in the middle of its turn."""
+        if not self.mutex.acquire(blocking=False):
+            return  # whoever is at it looks itself, and is rung for again
+        try:
+            if self._words[LOCK_WANTED] and self._lock.held and not self._lock.turn_until:
+                self._release()
+        except ValueError:  # closed in this moment
+            pass
+        finally:
+            self.mutex.release()
+
+    @property
+    def lock_path(self) -> Path:
+        """The file that is written to by whoever wants the lock and is not heard."""
+        return self._lock.path
 
     @property
     def gone(self) -> bool:

@@ -162,6 +162,6 @@ class OneTicket(Ticket):
         self._lock = None
 
     def lines(self, place: bytes, first: int) -> bytes:
-        form = self.form.lines.get(place) or self.form.line(place)
+        form = self.form.line(place)
         text = form % (self.id_bytes, self.microseconds, self.hole, first)
         return b'%b,"crc":"%08x"}\n' % (text, _crc(text))

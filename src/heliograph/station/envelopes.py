@@ -21,6 +21,7 @@ from heliograph.log.tickets import ColumnsTicket, Ticket
 from heliograph.message import (
     Draft,
     HeaderValue,
+    IdRun,
     Timestamps,
     attributes,
     bytes_data,
@@ -64,15 +65,20 @@ class Route:
     """What is the same for every message that a publisher sends to a channel with a type and a service."""
 
     __slots__ = (
-        "baked", "known_state", "layout", "line", "logs", "meter", "plain", "template", "type_name", "words",
+        "alone", "baked", "hole_bytes_max", "known_state", "layout", "line", "logs", "meter", "plain", "template",
+        "type_name", "words",
     )  # fmt: skip
 
-    def __init__(self, template: bytes, type_name: str, meter: ChannelMeter, *, plain: bool) -> None:
+    def __init__(
+        self, template: bytes, type_name: str, meter: ChannelMeter, *, body_bytes_max: int, plain: bool
+    ) -> None:
         self.template = template
         self.line = template + b',"data":%b'
+        self.hole_bytes_max = body_bytes_max - len(self.line)  # what comes after the channel may have so many
         self.type_name = type_name
         self.meter = meter
         self.plain = plain  # data of no registered type: encoded as it is
+        self.alone = -1  # the same as `layout`, if plain messages without a key have but one partition to go to
         self.layout = -1  # of the engine when this route last looked at the channel, which then had
         self.logs: list[Partition | GroupCommit | None] = []  # so many partitions, of which these were published to,
         self.words = NO_WORDS  # and the head of the first of which
@@ -103,6 +109,7 @@ class Envelopes:
         self._station = engine.name
         self.partitioner = Partitioner(engine)
         self._timestamps = Timestamps()
+        self._ids = IdRun.draw(0)
         self._routes: dict[tuple[str, str | None, str | None], Route] = {}
         self._time_ns = engine.clock.time_ns
         self._monotonic_ns = engine.clock.monotonic_ns
@@ -136,7 +143,7 @@ class Envelopes:
         registered = self._payloads.decoder(name) is not None
         route = Route(
             template(channel, name, self._source()), _UNCHECKED if registered else name, self._meters.of(channel),
-            plain=not infers and not registered,
+            body_bytes_max=self._max_body_bytes, plain=not infers and not registered,
         )  # fmt: skip
         if len(self._routes) >= ROUTES_MAX:
             self._routes = {}

@@ -21,7 +21,7 @@ from heliograph.log.head import STATE
 from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.lines import Form
 from heliograph.log.tickets import ColumnsTicket, OneTicket
-from heliograph.message import Receipt, key_attribute, new_ids
+from heliograph.message import IdRun, Receipt, key_attribute, new_ids
 from heliograph.nesting import SHALLOW_BYTES_MAX
 from heliograph.payloads import NEWLINE, encode, encode_batch, encode_unchecked, look_closer
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
@@ -48,51 +48,61 @@ class Shortcut(Envelopes):
         except (KeyError, TypeError):
             route = self._route(channel, type_name)
         logs, meter = route.logs, route.meter
-        started_ns = 0 if meter.published & 31 else self._monotonic_ns()  # looking at the clock costs, too
+        before = meter.published
+        started_ns = 0 if before & 31 else self._monotonic_ns()  # looking at the clock costs, too
         partition = 0
         if (
-            key is None and len(logs) == 1 and not own and route.layout == self._engine.layout and route.plain
-            and context_correlation_id() is None and TRACING not in _modules and data.__class__ not in SPECIAL
+            key is None and route.alone == self._engine.layout and not own and context_correlation_id() is None
+            and TRACING not in _modules and data.__class__ not in SPECIAL
         ):  # fmt: skip
             # What `_filled` does, in fewer steps: this is the way of nearly every message.
             now_us = self._time_ns() // 1000
             second_us, form, _ = route.baked
-            if not 0 <= now_us - second_us < 1_000_000:
-                second_us, form, _ = route.bake(now_us, self._timestamps)
             microseconds = now_us - second_us
+            if not 0 <= microseconds < 1_000_000:
+                second_us, form, _ = route.bake(now_us, self._timestamps)
+                microseconds = now_us - second_us
             try:
                 hole = encode_unchecked(data)
-                if len(hole) > SHALLOW_BYTES_MAX or hole.rfind(b"null") != -1 or NEWLINE in hole:  # suspicious
+                size = len(hole)
+                if size > SHALLOW_BYTES_MAX or hole.rfind(b"null") != -1 or NEWLINE in hole:  # suspicious
                     look_closer(hole, data)
             except (TypeError, ValueError, RecursionError, HeliographError):
                 return None  # the general way says what is wrong with it
-            if len(hole) > self._max_body_bytes - len(route.line):
+            if size > route.hole_bytes_max:
                 return None
         else:
             filled = self._filled(route, channel, data, key, own, may_open=True)
             if filled is None:
                 return None
             form, microseconds, hole, now_us = filled
+            size = len(hole)
             logs = route.logs
             partition = 0 if len(logs) == 1 else self.partitioner.among(len(logs), channel, key)
-        log = logs[partition]
-        message_id = str(_uuid7())
+        begins_us, ends_us, begin, next_end = self._ids
         try:
+            message_id = begin + next_end() if begins_us <= now_us < ends_us else self._id_of(now_us)
+            log = logs[partition]
             if log is None:
                 log = logs[partition] = self._engine.appender(channel, partition)
             offset = log.append_one(form, message_id.encode(), microseconds, hole, now_us, guard)
-        except (ChannelGone, Evicted):
-            route.layout = -1
+        except (ChannelGone, Evicted, StopIteration):  # the last: all ids of this millisecond are given out
+            route.layout = route.alone = -1
             self._engine.drop_closed(channel, partition)
             return None
         except HeliographError:
             meter.refused += 1
             raise
-        meter.published += 1
-        meter.bytes += form.bytes + len(hole)
+        meter.published = before + 1
+        meter.bytes += form.bytes + size
         if started_ns:
             meter.latency.add((self._monotonic_ns() - started_ns) // 1000)
         return Receipt(message_id, channel, partition, offset)
+
+    def _id_of(self, now_us: int) -> str:
+        """An id for a message of this moment: the first one of a new run."""
+        self._ids = run = IdRun.draw(now_us)
+        return run.begin + run.next_end()
 
     def publish_batch(
         self, channel: str, payloads: Iterable[Any], type_name: str | None, key: str | None
@@ -126,7 +136,7 @@ class Shortcut(Envelopes):
             first = log.append_batch(ticket)
             ticket.meanwhile = None  # which knows the ticket, in a circle: it would stay until somebody sweeps
         except (ChannelGone, Evicted):
-            route.layout = -1
+            route.layout = route.alone = -1
             self._engine.drop_closed(channel, partition)
             return None
         except HeliographError:
@@ -200,7 +210,7 @@ class Shortcut(Envelopes):
         except HeliographError:
             route.meter.refused += 1
             raise
-        if len(hole) > self._max_body_bytes - len(route.line):
+        if len(hole) > route.hole_bytes_max:
             return None
         return form, now_us - second_us, hole, now_us
 
@@ -232,4 +242,5 @@ class Shortcut(Envelopes):
         partitions = self._engine.partition_count(channel)  # after the state: if it moves now, it is seen later
         route.words, route.known_state, route.logs = words, state, [None] * partitions
         route.layout = layout
+        route.alone = layout if route.plain and partitions == 1 else -1
         return True

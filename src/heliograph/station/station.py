@@ -26,6 +26,7 @@ from heliograph.disk import SYSTEM_DISK, Disk, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import ConfigError, InvalidArgument, NotFound, SubscriptionBusy
 from heliograph.filters import Choice, sieve_of
+from heliograph.keywords import quick_keywords
 from heliograph.log.channel import ChannelSettings
 from heliograph.message import Gap, HeaderValue, Message, Receipt
 from heliograph.names import check_name, check_ownable
@@ -148,6 +149,7 @@ class Station:
         self.engine.decode_payloads(self.payloads.decoder)
         self.publisher.forget_routes()
 
+    @quick_keywords
     def publish(
         self,
         channel: str,
