@@ -80,8 +80,12 @@ LOCK_SLEEP_S = 0.0002
 LOCK_RING_S = 0.0003
 """After how long whoever waits rings for a holder that has not noticed: it may be idle, and keep the lock."""
 
+LOCK_OFTEN_S = 0.00025
+"""Durability ``interval`` and ``os``: a process that publishes again within this time keeps the append lock meanwhile,
+and asks for turns. One that does not gives it back at once: others would have to ring for it."""
+
 LOCK_KEEP_S = 0.002
-"""How long an idle process keeps an append lock it was not asked for (durability ``interval`` and ``os``), at least."""
+"""How long a process that has become idle keeps an append lock it was not asked for, at least."""
 
 LOCK_LOOK_S = 0.05
 """How often is looked whether it is idle. Each look interrupts who publishes; whoever cannot wait rings."""
@@ -90,13 +94,13 @@ LOCK_LOOK_DEAF_S = 0.004
 """The same where nothing can be heard: neither inotify nor kqueue is to be had."""
 
 LOCK_TURN_S = 0.0025
-"""How long a process goes on appending after it was asked for the lock: handing over costs as much as ten appends."""
+"""How long a process goes on appending after it was asked for a turn: handing over costs as much as ten appends."""
 
 LOCK_EARLY_S = 0.0002
 """So long before a turn ends whoever waits for that is awake: a sleeping process takes its time to wake."""
 
 LOCK_YIELD_S = 0.0005
-"""How long it then leaves the lock to whoever asked: longer than that one's pause between tries."""
+"""How long whoever gave the lock back leaves it to whoever asked: longer than that one's pause between tries."""
 
 LOCK_SHARED_S = 0.02
 """Durability ``always``: after being asked for the lock, a process frees it before its syncs for this long."""

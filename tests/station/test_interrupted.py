@@ -47,7 +47,7 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, partition: Partition, step: str)
     """Raise KeyboardInterrupt at one step of the next publish that comes by it; the number it will hit, if any."""
     hit: list[int] = []
 
-    def raise_interrupt(*_: Any) -> Any:
+    def raise_interrupt(*_: Any, **__: Any) -> Any:
         hit.append(partition.next)
         raise KeyboardInterrupt
 

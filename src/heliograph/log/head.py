@@ -10,8 +10,8 @@ and never replaced while a station is open::
     72       the fields in the order of ``Fields``, 8 bytes each: first what every append moves
     208  I   crc32c of the fields (0 where the machine does not need it, see below)
     512  Q   news wanted until (monotonic ns): a reader in some process waits
-    520  Q   lock wanted: 1 if a process waits for the append lock, or when (monotonic ns) its holder, which goes on
-             appending, will free it for that
+    520  Q   lock wanted: 1 if a process waits for the append lock to append once, 2 if it wants a turn, or when
+             (monotonic ns) the holder's own turn ends
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
     536  Q   the time of change (ns) that the directory had when it was last looked through and in order

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
+from heliograph.limits import LOCK_OFTEN_S
 from heliograph.log import indexing, recovery, room, segments
 from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
@@ -26,6 +27,7 @@ from heliograph.log.locks import AppendLock
 from heliograph.log.news import News
 
 _NO_TIME: Final = sys.maxsize
+_OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 
 
 class ChannelGone(HeliographError):
@@ -57,10 +59,11 @@ class HeldLog:
     __slots__ = (  # not for memory: attributes of an object with this many are slow without
         "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
         "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock", "_map", "_map_from",
-        "_map_to", "_on_kept", "_origin", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at", "_seen",
-        "_syncing", "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
-        "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us", "open_position",
-        "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next", "used", "written",
+        "_map_to", "_on_kept", "_origin", "_own_us", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at",
+        "_seen", "_syncing", "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us",
+        "first", "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us",
+        "open_position", "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next", "used",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +96,7 @@ class HeldLog:
         self._lock = AppendLock(self._directory / "lock", self.head, disk, clock, keep=not always)
         self._words = self.head.words
         self._head_map = self.head.map
+        self._own_us = 0  # when this process last appended
         self._seen = -1  # the head's sequence when we last freed the lock
         self._watched = False  # whether somebody will give a kept lock back
         self._half_rotated = False
@@ -168,10 +172,10 @@ class HeldLog:
 
     # -- the lock -----------------------------------------------------------------------------------------
 
-    def _enter(self) -> None:
+    def _enter(self, *, turn: bool = False) -> None:
         """Take the lock (unless it was kept) and know the log's end; refuse if it is fenced or deleted."""
         if not self._lock.held:
-            self._acquire()
+            self._acquire(turn=turn)
             try:
                 if self.state & (DELETED | FENCED):
                     self._check_flags()
@@ -180,11 +184,11 @@ class HeldLog:
                 self._release_in_doubt()
                 raise
 
-    def _acquire(self) -> None:
+    def _acquire(self, *, turn: bool = False) -> None:
         """Take the lock and see what other processes did; repair what a dead one left."""
         if self.closed:
             raise Evicted(str(self._directory))
-        orphaned = self._lock.acquire(self._busy_timeout_s)
+        orphaned = self._lock.acquire(self._busy_timeout_s, turn=turn)
         try:
             if (
                 self._words[SEQUENCE] == self._seen
@@ -204,9 +208,14 @@ class HeldLog:
                 raise explain(error, f"cannot append to {self._directory}") from error
             raise
 
-    def _leave(self) -> None:
-        """Say everything in the head; free the lock unless it may be kept."""
-        if not self._lock.may_keep():
+    def _often(self, now_us: int) -> bool:
+        """Whether this process appends so often that it had better keep the lock. One more is appended."""
+        before_us, self._own_us = self._own_us, now_us
+        return 0 <= now_us - before_us < _OFTEN_US
+
+    def _leave(self, *, often: bool) -> None:
+        """Say everything in the head; free the lock unless it may be kept, which is of use if it is needed often."""
+        if (self._lock.keep and not often) or not self._lock.may_keep():
             self._release()
             return
         self._store()

@@ -29,6 +29,9 @@ from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARED: Final = fcntl.LOCK_SH | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
+BRIEFLY: Final = 1
+TURN: Final = 2
+"""What the word LOCK_WANTED says, if it is not a time."""
 
 
 class FileLock:
@@ -147,12 +150,13 @@ class AppendLock:
 
         free ──acquire──▶ held ──append, nobody asked──▶ kept ──append──▶ held (nothing to reload)
           ▲                 │                              │
-          └── its turn is over, or not keeping ──◀─────────┘ idle for LOCK_KEEP_S
+          └── its turn is over, or not keeping ──◀─────────┘ idle, or rung for
 
-    Asking is a word in the head's shared memory. Handing over costs as much as some ten appends, so the holder
-    finishes its turn of LOCK_TURN_S first: two busy processes take turns instead of stumbling over each other. It
-    says in that word when its turn ends, and the other one sleeps until shortly before. And it stands back then until
-    the other one has come for it.
+    Asking is a word in the head's shared memory. Whoever asks for one append gets the lock at once, and gives it back
+    at once. Whoever appends often asks for a turn: handing over costs as much as some ten appends, so the holder
+    finishes its own of LOCK_TURN_S first, and two busy processes do not stumble over each other. It says in that word
+    when its turn ends, and the other one sleeps until shortly before. In either case it stands back then until the
+    other one has come.
 
     A holder that does not publish just now does not see the word. Whoever got no answer rings: writes to the lock
     file, which the holder's process watches (see LockKeeper).
@@ -169,14 +173,14 @@ class AppendLock:
         self._head = head
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT)
         self._pid = os.getpid()
-        self._yields = False  # its turn was over when it was given back
+        self._yields = False  # somebody wanted it when it was given back
         self.keep = keep  # whether it may stay held between appends
         self.held = False
         self.turn_until = 0.0  # kept and asked for: when to hand it over
         self.shared_until = 0.0  # not kept and asked for: free it before syncing until then
 
-    def acquire(self, timeout_s: float) -> bool:
-        """Take the lock, or raise Busy naming the holder when it was not had in time.
+    def acquire(self, timeout_s: float, *, turn: bool = False) -> bool:
+        """Take the lock, for one append or a turn; or raise Busy naming the holder when it was not had in time.
 
         True if its last holder died holding it: the head may lack what that one knew.
         """
@@ -186,9 +190,9 @@ class AppendLock:
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
             except BlockingIOError:
-                self._contend(timeout_s)
+                self._contend(timeout_s, TURN if turn else BRIEFLY)
         except BaseException:  # Ctrl-C may come when the lock is had and nobody knows it yet
-            self._disk.flock(self._fd, _UNLOCK)
+            self._unlock()
             raise
         self.held = True
         self.turn_until = 0.0
@@ -203,17 +207,20 @@ class AppendLock:
         self._yields = False
         clock, words = self._clock, self._head.words
         until = clock.monotonic() + LOCK_YIELD_S
-        while words[LOCK_WANTED] and not words[LOCK_HOLDER] and clock.monotonic() < until:
-            clock.sleep(LOCK_YIELD_S / 10)
+        while words[LOCK_WANTED] and not words[LOCK_HOLDER] and (left_s := until - clock.monotonic()) > 0:
+            if left_s > 0.9 * LOCK_YIELD_S:  # most of them are awake
+                clock.give_way()
+            else:
+                clock.sleep(LOCK_YIELD_S / 10)
 
-    def _contend(self, timeout_s: float) -> None:
+    def _contend(self, timeout_s: float, wish: int) -> None:
         clock, words = self._clock, self._head.words
         started = clock.monotonic()
         ring_at = started + LOCK_RING_S
         while True:
             said = words[LOCK_WANTED]
-            if not said:  # writing it again would take its cache line from the holder each time
-                words[LOCK_WANTED] = 1
+            if not said or said > wish == BRIEFLY:  # not each time: it would take the cache line from the holder
+                words[LOCK_WANTED] = said = wish
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
                 return
@@ -245,12 +252,15 @@ class AppendLock:
         )
 
     def may_keep(self) -> bool:
-        """After an append: whether to keep the lock. When somebody asks for it, until the turn is over."""
-        if not self._head.words[LOCK_WANTED]:
+        """After an append: whether to keep the lock. When somebody asks for a turn, until the own one is over."""
+        wanted = self._head.words[LOCK_WANTED]
+        if not wanted:
             return self.keep
         now = self._clock.monotonic()
         if not self.keep:
             self.shared_until = now + LOCK_SHARED_S
+            return False
+        if wanted == BRIEFLY:
             return False
         if not self.turn_until:
             self.turn_until = now + LOCK_TURN_S
@@ -265,15 +275,22 @@ class AppendLock:
 
     def release(self) -> None:
         """Free the lock; the head says everything."""
-        self._head.words[LOCK_HOLDER] = 0
-        self._yields = self.turn_until > 0.0
-        self.held = False
-        self._disk.flock(self._fd, _UNLOCK)
+        words = self._head.words
+        words[LOCK_HOLDER] = 0
+        self._yields = self.keep and words[LOCK_WANTED] != 0
+        self._unlock()
 
     def disown(self) -> None:
         """Free the lock as a dying holder would: whoever is next looks at the end of the log."""
+        self._unlock()
+
+    def _unlock(self) -> None:
         self.held = False
-        self._disk.flock(self._fd, _UNLOCK)
+        try:
+            self._disk.flock(self._fd, _UNLOCK)
+        except BaseException:  # Ctrl-C: nobody else would free what is not held as far as anybody knows
+            self._disk.flock(self._fd, _UNLOCK)
+            raise
 
     def close(self) -> None:
         self.held = False

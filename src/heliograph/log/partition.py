@@ -17,7 +17,7 @@ import google_crc32c
 
 from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
-from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S
+from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S, LOCK_OFTEN_S
 from heliograph.log import index, room, segments
 from heliograph.log.groups import Group, Guard, Mark
 from heliograph.log.head import (
@@ -39,6 +39,7 @@ from heliograph.log.roomy import RoomyLog
 _extend = google_crc32c.extend
 _value = google_crc32c.value
 _KEEP_US: Final = int(LOCK_KEEP_S * 1e6)
+_OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 _LOOK_MASK: Final = 15
 """Whoever publishes one by one, asked for the lock, looks after every 16th whether its turn is over."""
 
@@ -53,9 +54,10 @@ class Partition(RoomyLog):
     def append(self, groups: Sequence[Group]) -> None:
         """Append groups of bodies with one write; afterwards each knows its first offset."""
         with self.mutex:
-            self._enter()
+            often = self._often(groups[-1].now_us)
+            self._enter(turn=often)
             self._append(groups)
-            self._leave()
+            self._leave(often=often)
         if not self._always:  # else there is no news before the sync: whoever woke now would be in its way
             self.news.tell()
 
@@ -111,6 +113,7 @@ class Partition(RoomyLog):
             if words[NEWS_WANTED]:  # as it is while anybody waits, in whichever process
                 self.news.tell()
             if not offset & _LOOK_MASK and words[LOCK_WANTED] and not self._lock.may_keep():
+                self._own_us = now_us
                 self._release()
             return offset
 
@@ -150,9 +153,10 @@ class Partition(RoomyLog):
     def _append_one_entering(self, body: bytes, now_us: int, guard: Guard | None) -> int:
         group = Group((body,), (_value(body),), now_us)
         group.guard = guard
-        self._enter()
+        often = self._often(now_us)
+        self._enter(turn=often)
         self._append((group,))
-        self._leave()
+        self._leave(often=often)
         if group.refused is not None:
             raise group.refused
         self.news.tell()
@@ -168,7 +172,7 @@ class Partition(RoomyLog):
         with self.mutex:
             self._enter()
             if guard is not None and (refusal := guard()) is not None:
-                self._leave()
+                self._leave(often=False)
                 raise refusal
             offset = self.next
             self._try(self._write, self._line(form, id_bytes, microseconds, hole), 1, now_us, now_us, now_us)
@@ -189,7 +193,7 @@ class Partition(RoomyLog):
                 self._close_retired()
             if self._lock.held and self.base == base and self.synced < written:
                 self.synced, self.synced_next, self.synced_crc = written, offset + 1, crc
-                self._leave()
+                self._leave(often=False)
             else:
                 self._mark_synced(Mark(base, written, offset + 1, crc))
             wanted = self._words[NEWS_WANTED]
@@ -394,13 +398,14 @@ class Partition(RoomyLog):
         ) from error
 
     def _mark_synced(self, mark: Mark) -> None:
+        kept = self._lock.held
         try:
             self._enter()
         except (Fenced, Busy) as error:  # fenced meanwhile: repair would cut what we just wrote
             raise OutcomeUnknown(f"what was just written may or may not survive: {error}") from error
         if self.base == mark.base and mark.written > self.synced:
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
-        self._leave()
+        self._leave(often=kept)
 
     def _fence(self, base: int | None = None) -> None:
         """Close the log for every process. The caller holds the mutex.
@@ -466,11 +471,12 @@ class Partition(RoomyLog):
         """What a sync covers that begins now. If this process knows of ``offset``, what it knows of will do."""
         with self.mutex:
             known = offset is not None and self._fd >= 0 and self.next >= offset
+            kept = self._lock.held
             if not known:
                 self._enter()
             mark = Mark(self.base, self.written, self.next, self.crc)
             if not known:
-                self._leave()
+                self._leave(often=kept)
         return mark
 
     def release_if_idle(self, following: int) -> bool:
@@ -492,12 +498,15 @@ class Partition(RoomyLog):
             self.mutex.release()
 
     def release_if_asked(self) -> None:
-        """Somebody rang for the lock: give it back, unless this process is in the middle of its turn."""
+        """Somebody rang for the lock: give it back, unless this process is just appending, and in its turn."""
         if not self.mutex.acquire(blocking=False):
             return  # whoever is at it looks itself, and is rung for again
         try:
-            if self._words[LOCK_WANTED] and self._lock.held and not self._lock.turn_until:
-                self._release()
+            if self._words[LOCK_WANTED] and self._lock.held:
+                self._fold_times()
+                busy = 0 <= self._clock.time_ns() // 1000 - self.append_us < _OFTEN_US
+                if not (busy and self._lock.may_keep()):
+                    self._release()
         except ValueError:  # closed in this moment
             pass
         finally:
