@@ -19,7 +19,7 @@ from functools import partial
 from mmap import mmap
 from pathlib import Path
 from threading import Lock
-from time import monotonic, time_ns
+from time import monotonic, sleep, time_ns
 from typing import Any
 
 import google_crc32c
@@ -35,6 +35,7 @@ RAW = "msgspec encodes the same envelopes, nothing written"
 RAW_TEXT = "the same, with the time made as RFC 3339 text for each message"
 ONE = "one process"
 END = struct.Struct("@3Q")
+SELDOM_S = 0.003
 
 
 class Envelope(msgspec.Struct):
@@ -141,14 +142,16 @@ def two_processes(bench: Bench) -> list[Row]:
     with bench.scratch("processes") as path:
         hg.open(path, name="bench").close()
 
-        def together(channels: list[str]) -> float:
-            return rate_together(publisher, [(str(path), channel) for channel in channels], seconds)
+        def together(channels: list[str], *pauses_s: float) -> float:
+            workers = [(str(path), channel, *pauses_s[at : at + 1]) for at, channel in enumerate(channels)]
+            return rate_together(publisher, workers, seconds)
 
         rounds = bench.measure(
             {
                 "one": lambda: together([CHANNEL]),
                 "different": lambda: together(["left", "right"]),
                 "same": lambda: together([CHANNEL, CHANNEL]),
+                "seldom": lambda: together([CHANNEL, CHANNEL], 0.0, SELDOM_S),
             },
             rounds=2 if bench.quick else None,  # starting processes takes longer than a quick look should
         )
@@ -156,20 +159,26 @@ def two_processes(bench: Bench) -> list[Row]:
     return [
         row("two processes, a channel each", name="different", goal=Goal(ratio_min=1.7)),
         row("two processes, one partition", name="same", goal=Goal(ratio_min=1.0)),
+        row("the same, one of them every 3 ms", name="seldom"),
     ]
 
 
 @contextmanager
-def publisher(path: str, channel: str) -> Iterator[Callable[[float], int]]:
-    """A process that publishes to a channel in a loop."""
+def publisher(path: str, channel: str, pause_s: float = 0.0) -> Iterator[Callable[[float], int]]:
+    """A process that publishes to a channel in a loop, or one message after each pause."""
     with hg.open(path, durability="interval") as station:
         publish_loop(station, channel, 1)
 
         def work(until_s: float) -> int:
-            repeat = 0
+            count = 0
             while monotonic() < until_s:
-                publish_loop(station, channel, 1)
-                repeat += 1
-            return repeat * len(PAYLOADS)
+                if pause_s:
+                    sleep(pause_s)
+                    station.publish(channel, PAYLOADS[0], type=TYPE)
+                    count += 1
+                else:
+                    publish_loop(station, channel, 1)
+                    count += len(PAYLOADS)
+            return count
 
         yield work
