@@ -6,6 +6,7 @@ import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 import google_crc32c
 import pytest
@@ -372,22 +373,20 @@ def test_who_is_rung_for_goes_on_if_it_is_publishing(
 
 
 @pytest.mark.parametrize("durability", ["interval", "always"])
-def test_one_message_beside_a_process_that_publishes_all_the_time_waits_less_than_its_turns(
+def test_one_message_now_and_then_and_a_process_that_publishes_all_the_time_get_on_with_each_other(
     tmp_path: Path, durability: str
 ) -> None:
     with hg.open(tmp_path, name="host1", durability=durability) as station, Child(BUSY, tmp_path) as busy:
         assert busy.line() == "busy"
-        waits = []
         for number in range(60):
             time.sleep(0.005)
-            began = time.monotonic()
-            station.publish("alerts", number)
-            waits.append(time.monotonic() - began)
+            station.publish("alerts", number)  # Busy if it were never let in
         busy.tell()
         published = int(busy.line())
-        assert len(list(station.read("alerts"))) == published + 60
-    assert published > 60 * 20, "and it hardly hinders that one"
-    assert sorted(waits)[10] < LOCK_TURN_S, "a sixth of them at least, however busy the machine is"
+        found = [message.data for message in station.read("alerts")]
+    assert [one for one in found if isinstance(one, int)] == list(range(60))
+    assert [one["busy"] for one in found if isinstance(one, dict)] == list(range(published))
+    assert published > 60 * 50, "of which it hinders the other one in few"
 
 
 BUSY = """
@@ -433,4 +432,4 @@ def test_an_idle_process_gives_its_lock_to_whoever_rings(
             ringer.tell()
             waits.append(float(ringer.line()))
             assert not partition._lock.held
-    assert (min(waits[1:]) < 0.1) == hears, "one that does not hear is looked at after 0.3 s"
+    assert (median(waits) < 0.1) == hears, "one that does not hear is looked at after 0.3 s"
