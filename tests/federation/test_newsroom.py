@@ -15,6 +15,7 @@ import pytest
 import heliograph as hg
 from heliograph.federation import newsroom, service
 from heliograph.federation.newsroom import Ends, Newsroom
+from heliograph.log.news import Fresh
 from tests.faults import FaultyDisk
 from tests.federation.stations import Net, payloads, wait_for
 
@@ -62,6 +63,135 @@ def test_a_channel_that_was_made_anew_is_told_though_it_ends_where_the_one_befor
             wait_for(lambda: len(told) > 1, 5)
             assert told[1:] == [{"alerts": {0: 1}}]
             assert station.engine.life("alerts") not in (None, life)
+
+
+class Taker:
+    """Stands for a link that sends a channel: what it was given, and what it was told to read by itself."""
+
+    def __init__(self) -> None:
+        self.took: list[Fresh] = []
+        self.read: list[int] = []
+
+    def read_ahead(self, partition: int, end: int) -> None:
+        self.read.append(end)
+
+    def take(self, partition: int, fresh: Fresh) -> None:
+        self.took.append(fresh)
+
+
+@contextmanager
+def sending(
+    station: hg.Station, tell: Callable[[Ends], None], taker: Taker, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Newsroom]:
+    """A newsroom that never looks by itself, once it knows where the channel ends."""
+    monkeypatch.setattr(newsroom, "LOOK_S", 600.0)
+    known = threading.Event()
+
+    def told(ends: Ends) -> None:
+        tell(ends)
+        known.set()
+
+    room = Newsroom(station.engine, told)
+    try:
+        room.watch("alerts", taker)
+        assert known.wait(20)
+        taker.read.clear()
+        yield room
+    finally:
+        room.close()
+
+
+def test_a_line_that_is_published_here_is_passed_on_by_who_publishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, taker = list[Ends](), Taker()
+    with hg.open(tmp_path) as station:
+        station.publish("alerts", 0)
+        with sending(station, told.append, taker, monkeypatch):
+            for number in (1, 2, 3):
+                station.publish("alerts", number)
+                assert told[-1] == {"alerts": {0: number + 1}}, "told when publish returns, and listening on"
+        raw = [message.raw + b"\n" for message in station.read("alerts")]
+        assert [(fresh.offset, fresh.line) for fresh in taker.took] == list(enumerate(raw))[1:]
+        assert taker.read == []
+
+
+def test_after_a_line_was_passed_on_others_are_heard_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, taker = list[Ends](), Taker()
+    with hg.open(tmp_path) as station, hg.open(tmp_path) as other:
+        station.publish("alerts", 0)
+        with sending(station, told.append, taker, monkeypatch):
+            for number in (1, 3, 5):
+                station.publish("alerts", number)
+                other.publish("alerts", number + 1)
+                wait_for(lambda number=number: {"alerts": {0: number + 2}} in told)
+                wait_for(lambda: len(station.engine._open.known["alerts", 0].log.news.waiting) == 1)
+            station.publish_many("alerts", [7, 8])
+            wait_for(lambda: {"alerts": {0: 9}} in told)
+            assert [fresh.offset for fresh in taker.took] == [1, 3, 5]
+            assert taker.read == [3, 5, 7, 9], "what others published, and batches"
+
+
+def test_what_others_publish_while_a_line_is_passed_on_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, taker = list[Ends](), Taker()
+    with hg.open(tmp_path) as station, hg.open(tmp_path) as other:
+        station.publish("alerts", 0)
+
+        def tell(ends: Ends) -> None:
+            told.append(ends)
+            if ends == {"alerts": {0: 2}}:
+                other.publish("alerts", 2)
+
+        with sending(station, tell, taker, monkeypatch):
+            station.publish("alerts", 1)
+            wait_for(lambda: {"alerts": {0: 3}} in told)
+
+
+def test_a_line_that_is_not_synced_is_given_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, taker, disk = list[Ends](), Taker(), FaultyDisk()
+    synced: list[int] = []
+    with hg.open(tmp_path, disk=disk) as station:
+        station.publish("alerts", 0)
+        with sending(station, told.append, taker, monkeypatch):
+            disk.before["fdatasync"] = lambda *_: synced.append(len(taker.took))
+            station.publish("alerts", 1)
+            assert (synced, len(taker.took)) == ([0], 1), "not before its sync"
+            disk.fail("fdatasync", path=".jsonl")
+            with pytest.raises(hg.OutcomeUnknown):
+                station.publish("alerts", 2)
+            station.engine.tell("alerts", 0)
+            assert [fresh.offset for fresh in taker.took] == [1]
+            assert {"alerts": {0: 3}} not in told
+
+
+def test_a_line_that_was_told_of_already_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, taker = list[Ends](), Taker()
+    with hg.open(tmp_path) as station:
+        station.publish("alerts", 0)
+        with sending(station, told.append, taker, monkeypatch):
+            station.publish("alerts", 1)
+            herald = station.engine._open.known["alerts", 0].log.news.herald
+            assert herald is not None
+            herald.fresh = taker.took.pop()  # left there by who rang when nobody listened
+            station.publish_many("alerts", [2, 3])
+            wait_for(lambda: {"alerts": {0: 4}} in told)
+            assert taker.took == []
+            assert told[-2:] == [{"alerts": {0: 2}}, {"alerts": {0: 4}}], "never back"
+
+
+def test_of_a_channel_that_nobody_sends_any_more_no_line_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taker = Taker()
+    with hg.open(tmp_path) as station:
+        station.publish("alerts", 0)
+        with sending(station, lambda _: None, taker, monkeypatch) as room:
+            room.unwatch("alerts", taker)
+            station.publish("alerts", 1)
+            assert taker.took == []
+            assert station.engine._open.known["alerts", 0].log.news.herald is None
 
 
 class Busy:

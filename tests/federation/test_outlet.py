@@ -12,6 +12,7 @@ from heliograph.federation.events import Resumed
 from heliograph.federation.outlet import AHEAD_BYTES, AHEAD_LINES_MAX, Outlet, Portion
 from heliograph.federation.sending import Read
 from heliograph.log.cursor import LogCursor, LogCut
+from heliograph.log.news import Fresh
 from heliograph.seen import SeenSet
 
 
@@ -108,3 +109,56 @@ def test_damage_is_left_to_who_reads_next(station: hg.Station, monkeypatch: pyte
         outlet.read_ahead(0, 2)
         assert outlet.ready(wanted(1, 2)) is None
         assert outlet.read(wanted(1, 2), 1 << 20) is damaged
+
+
+def fresh(station: hg.Station) -> Fresh:
+    """The last line, as whoever published it leaves it."""
+    last = list(station.read("alerts"))[-1]
+    return Fresh(last.offset, last.raw + b"\n", station.engine.limit("alerts", 0).base)
+
+
+def test_a_line_is_taken_from_who_published_it(station: hg.Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = begun(station)
+    for number in (1, 2):
+        station.publish("alerts", number)
+        with monkeypatch.context() as patched:
+            last = fresh(station)
+            patched.setattr(LogCursor, "read", None)
+            outlet.take(0, last)
+            portion = outlet.ready(wanted(number, number + 1))
+        assert portion is not None
+        assert (portion.first, portion.next, portion.body) == (number, number + 1, last.line)
+    station.publish("alerts", 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(LogCursor, "_locate", None)  # whoever reads on has not to look for its place
+        portion = outlet.read(wanted(3, 4), 1 << 20)
+    assert portion is not None
+    assert portion.body == fresh(station).line
+
+
+def test_a_line_that_begins_a_segment_is_taken_and_read_on_from(station: hg.Station) -> None:
+    outlet = begun(station)
+    station.engine.writer("alerts", 0).rotate()
+    station.publish("alerts", 1)
+    outlet.take(0, fresh(station))
+    assert outlet.ready(wanted(1, 2)) is not None
+    station.publish("alerts", 2)
+    portion = outlet.read(wanted(2, 3), 1 << 20)
+    assert portion is not None
+    assert portion.body == fresh(station).line
+
+
+def test_a_line_that_is_not_the_next_one_is_not_taken(station: hg.Station) -> None:
+    outlet = begun(station)
+    station.publish("alerts", 1)
+    station.publish("alerts", 2)
+    outlet.take(0, fresh(station))
+    assert outlet.ready(wanted(1, 3)) is None
+    outlet.read_ahead(0, 3)
+    station.publish("alerts", 3)
+    outlet.take(0, fresh(station))
+    portion = outlet.ready(wanted(1, 4))
+    assert portion is not None
+    assert portion.next == 3
+    outlet.close()
+    outlet.take(0, fresh(station))

@@ -4,6 +4,12 @@ Each partition has a bell that whoever appends rings; only those that rang are l
 often others ring: a bell may not be heard, for another process forgot, or the partition was closed for room; or it rang
 and there was nothing yet, for its writer never syncs by itself, or the disk failed. Before anybody is told, whoever
 asked for that reads the news ahead, in this thread: it need not ask another one then.
+
+A line that this process publishes by itself goes without that thread, which would take as long to wake and to read it
+as the rest of its way takes. Whoever published it rings when it is durable, and leaves it with the bell::
+
+    ring ──▶ the event loop has the line, is told, sends it ──▶ and listens on
+      └──no line, or not the next one──▶ the thread listens anew, reads ahead ──▶ the event loop is told, and sends
 """
 
 from __future__ import annotations
@@ -12,13 +18,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from heliograph.errors import HeliographError, NotFound, StationClosed
 
 if TYPE_CHECKING:
     from heliograph.engine.files import FilesEngine
+    from heliograph.log.news import Fresh
 
 logger = logging.getLogger("heliograph.links")
 LOOK_S: Final = 1.0
@@ -30,31 +38,48 @@ AHEAD_MAX: Final = 4
 
 Ends = dict[str, dict[int, int] | None]
 """By channel: by partition where it ends; None if the channel is gone."""
-Ahead = Callable[[int, int], None]
-"""Reads what is new in a partition that ends now at an offset; never fails."""
+
+
+class Ahead(Protocol):
+    """Whoever sends a channel, and has what is new in memory before it is told. Never fails."""
+
+    def read_ahead(self, partition: int, end: int) -> None:
+        """Read what is new in a partition that ends now at an offset."""
+
+    def take(self, partition: int, fresh: Fresh) -> None:
+        """This line is new. In the event loop: does not touch the disk."""
 
 
 class _Bell:
     """Looks like a lock to whoever rings it."""
 
-    __slots__ = ("_place", "_room", "end", "life")
+    __slots__ = ("_place", "_room", "end", "fresh", "life")
 
     def __init__(self, room: Newsroom, place: tuple[str, int]) -> None:
         self._room = room
         self._place = place
+        self.fresh: Fresh | None = None
         self.end = -1
         self.life: str | None = None
 
     def release(self) -> None:
-        self._room.rung.put(self._place)
+        fresh, self.fresh = self.fresh, None
+        if fresh is None or fresh.offset != self.end or not self._room.pass_on(self._place, self, fresh):
+            self._room.rung.put(self._place)
 
 
 class Newsroom:
-    """Watches channels, and tells where they end now."""
+    """Watches channels, and tells where they end now: in the event loop, which ``call`` has something done in."""
 
-    def __init__(self, engine: FilesEngine, tell: Callable[[Ends], None]) -> None:
+    def __init__(
+        self,
+        engine: FilesEngine,
+        tell: Callable[[Ends], None],
+        call: Callable[[Callable[[], None]], None] = lambda action: action(),
+    ) -> None:
         self._engine = engine
         self._tell = tell
+        self._call = call
         self.rung: SimpleQueue[tuple[str, int]] = SimpleQueue()  # an event would take several steps of Python
         self._lock = threading.Lock()
         self._bells: dict[tuple[str, int], _Bell] = {}
@@ -92,6 +117,24 @@ class Newsroom:
             bells = [(place, self._bells.pop(place)) for place in gone]
         for place, bell in bells:
             self._engine.unlisten(*place, bell)
+
+    def pass_on(self, place: tuple[str, int], bell: _Bell, fresh: Fresh) -> bool:
+        """Have a line taken and told of at once; False if nobody takes it. In whichever thread rang."""
+        channel, number = place
+        takers = self._ahead.get(channel, [])
+        if not 0 < len(takers) <= AHEAD_MAX:
+            return False
+
+        def tell() -> None:
+            for one in takers:
+                one.take(number, fresh)
+            bell.end = end = fresh.offset + 1
+            self._tell({channel: {number: end}})
+            if self._engine.listen_on(channel, number, bell) != end:
+                self.rung.put(place)
+
+        self._call(tell)
+        return True
 
     def close(self) -> None:
         """End the thread."""
@@ -141,7 +184,7 @@ class Newsroom:
                     self._stumbled(place[0], error)
         if found:
             self._read_ahead(found)
-            self._tell(found)
+            self._call(partial(self._tell, found))
         if len(places) > CROWD:
             threading.Event().wait(BREATH_S)
 
@@ -158,9 +201,9 @@ class Newsroom:
             with self._lock:
                 readers = list(self._ahead.get(channel, ()))
             if ends and len(readers) <= AHEAD_MAX:
-                for read in readers:
+                for one in readers:
                     for number, end in ends.items():
-                        read(number, end)
+                        one.read_ahead(number, end)
 
     def _numbers(self, channel: str, found: Ends) -> range:
         try:

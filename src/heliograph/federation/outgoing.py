@@ -147,7 +147,7 @@ class Sender:
         for partition, end in begun.ends.items():
             lag.news(partition, end, self._loop.time())
             sending.news(event.stream, partition, end)
-        self._news.watch(event.channel, outlet.read_ahead)
+        self._news.watch(event.channel, outlet)
         self._save_soon()
         self.pump()
         self._line.flush()
@@ -332,7 +332,7 @@ class Sender:
 
     def _drop(self, outlet: Outlet) -> None:
         if self._lags.pop(outlet.channel, None) is not None:
-            self._news.unwatch(outlet.channel, outlet.read_ahead)
+            self._news.unwatch(outlet.channel, outlet)
         self._leaving[outlet.channel] = self._line.spawn(self._put_away(outlet))
 
     async def _put_away(self, outlet: Outlet) -> None:

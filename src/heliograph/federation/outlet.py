@@ -25,6 +25,7 @@ from heliograph.federation.resume import Ends, plan
 from heliograph.federation.sending import Read
 from heliograph.federation.shelf import Shelf
 from heliograph.log.cursor import Chunk, LogCursor
+from heliograph.log.news import Fresh
 from heliograph.seen import SeenSet
 
 if TYPE_CHECKING:
@@ -233,6 +234,18 @@ class Outlet:
                     part.cursor.seek(first)
             except Exception as error:  # noqa: BLE001 - of which the next who reads is told
                 self._failed = error
+        finally:
+            self._reading.release()
+
+    def take(self, partition: int, fresh: Fresh) -> None:
+        """The same of one line, from whoever published it. Does not touch the disk."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            part = self._parts.get(partition)
+            if part is not None and part.offset == part.cursor.offset == fresh.offset:  # nothing waits to be sent
+                part.cursor.pass_over(fresh.line, fresh.base)
+                part.data = fresh.line
         finally:
             self._reading.release()
 

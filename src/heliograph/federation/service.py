@@ -169,7 +169,7 @@ class Federation:
         loop.set_exception_handler(on_loop_error)
         self._stop = asyncio.Event()
         workers = Workers(THREADS, loop)
-        news = Newsroom(self._engine, lambda ends: self._call(lambda: self._on_news(ends)))
+        news = Newsroom(self._engine, self._on_news, self._call)
 
         def channel_came() -> None:
             self._call(lambda: self._soon(self._look_for_channels(workers)))

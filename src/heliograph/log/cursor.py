@@ -113,11 +113,14 @@ class LogCursor:
     def skip(self, offset: int, place: tuple[int, int, int]) -> None:
         """Continue where another cursor of this log stood after reading: its file, position and checksum."""
         self.offset = offset
-        inode, position, crc = place
-        if self._segment is not None and self._segment.inode == inode:
-            self._place = _Place(position, crc)
-        else:
-            self._lost = True
+        self._place = _Place(*place[1:])
+        self._lost = self._lost or self._segment is None or self._segment.inode != place[0]
+
+    def pass_over(self, line: bytes, base: int) -> None:
+        """Continue behind the next line, which its reader has from its writer; it stands in the segment ``base``."""
+        self.offset += 1
+        self._place = _Place(self._place.position + len(line), _extend(self._place.crc, line))
+        self._lost = self._lost or self._segment is None or self._segment.base != base
 
     def read(self) -> Chunk | None:
         """The next chunk, None when there is nothing new. Raises LogCut once if some of what was read is gone."""
@@ -311,7 +314,8 @@ class LogCursor:
         skip = self.offset - (before.next if before else base)
         if skip <= 0:
             return start
-        data = self._segment.read(start.position, entry.length if entry else self._rest(start.position))
+        rest = max(0, self._segment.size() - start.position)
+        data = self._segment.read(start.position, entry.length if entry else rest)
         if data.count(b"\n") < skip or (entry and data.count(b"\n") != entry.lines):
             return _Place(start.position, start.crc ^ 1)  # damaged: a checksum that cannot match makes it doubted
         at = -1
@@ -326,10 +330,6 @@ class LogCursor:
         number = self._index.last_where(lambda entry: entry.next <= self.offset)
         before = self._index.entry(number) if number >= 0 else None
         return before, self._index.entry(number + 1)
-
-    def _rest(self, position: int) -> int:
-        assert self._segment is not None
-        return max(0, self._segment.size() - position)
 
     def _rebuild_index(self) -> list[index.Entry]:
         """Make the index of a sealed segment again; in memory only where the directory cannot be written."""

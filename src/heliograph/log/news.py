@@ -23,7 +23,7 @@ import contextlib
 import itertools
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk
@@ -53,10 +53,24 @@ def held_lock() -> _thread.LockType:
     return lock
 
 
+class Fresh(NamedTuple):
+    """A line that this process has just made durable."""
+
+    offset: int
+    line: bytes
+    base: int  # the segment that it stands in
+
+
+class Herald(Protocol):
+    """Whoever passes lines on, and would rather be given one than read it. It is rung next, if it waits."""
+
+    fresh: Fresh | None
+
+
 class News:
     """The news of one partition."""
 
-    __slots__ = ("_clock", "_disk", "_fd", "_head", "_place", "_token", "_until", "path", "waiting")
+    __slots__ = ("_clock", "_disk", "_fd", "_head", "_place", "_token", "_until", "herald", "path", "waiting")
 
     def __init__(self, path: Path, head: Head | None, disk: Disk, clock: Clock) -> None:
         self.path = path
@@ -69,6 +83,7 @@ class News:
         self._place = NEWS_PLACES + (process + number) * 2 % (NEWS_PLACES_END - NEWS_PLACES)
         self._until = -1
         self.waiting: list[_thread.LockType] = []
+        self.herald: Herald | None = None
 
     def tell(self) -> None:
         """The log grew: wake who waits."""

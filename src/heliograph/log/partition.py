@@ -34,6 +34,7 @@ from heliograph.log.head import (
 )
 from heliograph.log.held import Evicted
 from heliograph.log.lines import Form
+from heliograph.log.news import Fresh
 from heliograph.log.roomy import RoomyLog
 
 _extend = google_crc32c.extend
@@ -174,8 +175,8 @@ class Partition(RoomyLog):
             if guard is not None and (refusal := guard()) is not None:
                 self._leave(often=False)
                 raise refusal
-            offset = self.next
-            self._try(self._write, self._line(form, id_bytes, microseconds, hole), 1, now_us, now_us, now_us)
+            offset, line = self.next, self._line(form, id_bytes, microseconds, hole)
+            self._try(self._write, line, 1, now_us, now_us, now_us)
             if self.written > self._room_from and self.written > self._words[ROOM]:
                 self._lay_room(len(hole))
             fd, base, written, crc = self._fd, self.base, self.written, self.crc
@@ -198,6 +199,9 @@ class Partition(RoomyLog):
                 self._mark_synced(Mark(base, written, offset + 1, crc))
             wanted = self._words[NEWS_WANTED]
         if wanted or self.news.waiting:
+            herald = self.news.herald
+            if herald is not None:
+                herald.fresh = Fresh(offset, line, base)
             self.news.tell()
         return offset
 
