@@ -108,6 +108,10 @@ LOCK_SHARED_S = 0.02
 NEWS_ARMED_S = 1.5
 """How long a waiting reader asks other processes to write news; it asks again every second."""
 
+ARRIVAL_REST_S = 0.0003
+"""How long whoever stored a message that came alone rests when it woke a reader of this process: the reader needs the
+interpreter, and nobody waits for what is left to do."""
+
 WAIT_SLICE_S = 1.0
 """Readers look again this often, whatever the news say."""
 

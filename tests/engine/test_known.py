@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 import heliograph as hg
 from heliograph.engine import known
+from heliograph.engine.foreign import piece_of
 from tests.arrivals import line
+from tests.federation.stations import wait_for
 
 
 def lines(first: int, following: int, channel: str) -> list[bytes]:
@@ -55,3 +59,42 @@ def test_a_lock_that_stays_open_is_free(station: hg.Station, tmp_path: Path) -> 
     with hg.open(tmp_path / "data", name="hub") as other:
         assert other.engine.relayed.arrive("c0", lines(2, 5, "c0")).appended == 2
     assert station.engine.relayed.arrive("c0", lines(0, 6, "c0")).appended == 1
+
+
+def test_whoever_rests_with_a_channel_goes_on_when_somebody_comes_for_it(station: hg.Station) -> None:
+    relayed = station.engine.relayed
+    relayed.arrive("c0", lines(0, 1, "c0"))
+    rested: list[float] = []
+    resting = threading.Event()
+
+    def rest() -> None:
+        with relayed._channels.known("c0"):
+            resting.set()
+            began = time.monotonic()
+            relayed._channels.rest("c0", 60.0)
+            rested.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=rest)
+    thread.start()
+    assert resting.wait(10)
+    wait_for(lambda: relayed._channels._states["c0"].resting is not None)
+    assert relayed.arrive("c0", lines(1, 2, "c0")).appended == 1
+    thread.join(10)
+    assert rested
+    assert rested[0] < 30.0
+
+
+def test_whoever_stores_a_message_rests_if_it_woke_somebody(
+    station: hg.Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relayed, rested, heard = station.engine.relayed, list[str](), threading.Event()
+    relayed.arrive("c0", lines(0, 1, "c0"))
+    monkeypatch.setattr(relayed._channels, "rest", lambda channel, _: rested.append(channel))
+    one = [piece_of(lines(1, 2, "c0"))]
+    assert relayed.append("c0", one, durable=True).durable
+    assert rested == [], "nobody waited"
+    with station.subscribe("c0", lambda _: heard.set(), start="new"):
+        wait_for(lambda: station.engine._open.known["c0", 0].log.news.waiting)
+        relayed.append("c0", [piece_of(lines(2, 3, "c0"))], durable=True)
+        assert heard.wait(10)
+    assert rested == ["c0"]

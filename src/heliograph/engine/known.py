@@ -10,6 +10,7 @@ taken, in a thread of its own (``learning.py``), so that nobody waits for the lo
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import os
@@ -25,6 +26,7 @@ from heliograph.engine.learning import AT_ONCE, Learner
 from heliograph.errors import Busy, HeliographError, StorageError
 from heliograph.log.channel import ChannelFile
 from heliograph.log.locks import FileLock
+from heliograph.log.news import held_lock
 from heliograph.names import check_name
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class _State:
         self.doubtful = False  # something failed between an append and its mark
         self.learner: Learner | None = None  # reads what is too much to be read under the lock
         self.lock: FileLock | None = None  # kept open between two who take it
+        self.resting: _thread.LockType | None = None  # whoever frees it ends the rest of whoever has the channel
 
 
 class KnownChannels:
@@ -79,6 +82,9 @@ class KnownChannels:
         self._engine.check_writable()
         state = self._state(channel)
         while True:
+            if (resting := state.resting) is not None:
+                with contextlib.suppress(RuntimeError):  # another one comes in the same moment
+                    resting.release()
             with state.mutex:
                 lock = state.lock or self._open_lock(channel, state)
                 try:
@@ -97,6 +103,13 @@ class KnownChannels:
                     self._give_back(channel, state, lock)
             if not learner.wait(self.patience_s):
                 raise Busy(learner.says)
+
+    def rest(self, channel: str, seconds: float) -> None:
+        """Let others have the interpreter, unless somebody comes for the channel, which the caller has."""
+        state = self._state(channel)
+        state.resting = resting = held_lock()
+        resting.acquire(timeout=seconds)
+        state.resting = None
 
     def _state(self, channel: str) -> _State:
         state = self._states.get(channel)

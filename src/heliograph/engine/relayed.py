@@ -210,7 +210,10 @@ class Relayed:
                 return None if self._engine.life(channel) == known.incarnation else _NewLife(channel)
 
             group.guard = guard
-            (partition.commit if durable else partition.append)((group,))
+            if not durable:
+                partition.append((group,))
+            elif partition.commit((group,)):
+                self._channels.rest(channel, limits.ARRIVAL_REST_S)
 
         self._engine.write(channel, number, append)
         if group.refused is not None:

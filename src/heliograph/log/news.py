@@ -85,8 +85,8 @@ class News:
         self.waiting: list[_thread.LockType] = []
         self.herald: Herald | None = None
 
-    def tell(self) -> None:
-        """The log grew: wake who waits."""
+    def tell(self) -> bool:
+        """The log grew: wake who waits; whether somebody does in this process."""
         others = False
         if self._head is not None:
             words = self._head.words
@@ -99,10 +99,12 @@ class News:
                     others = wanted > now and (self._others_wait(words, now) or wanted != self._until)
             except ValueError:  # closed for room in this moment: who waits is not known, and what was done is done
                 ring(self.path, self._disk)
-        if self.waiting:
+        here = bool(self.waiting)
+        if here:
             self.wake()  # last, if possible: whoever is woken wants the interpreter
         if others:
             self._write()
+        return here
 
     def _others_wait(self, words: memoryview[int], now: int) -> bool:
         """Whether another process waits, or one that has the place of others, too; their marks are lowered."""

@@ -205,8 +205,8 @@ class Partition(RoomyLog):
             self.news.tell()
         return offset
 
-    def commit(self, groups: Sequence[Group]) -> None:
-        """Append groups with one write and make them durable with one sync.
+    def commit(self, groups: Sequence[Group]) -> bool:
+        """Append groups with one write and make them durable with one sync; whether a thread here waited for them.
 
         The lock is kept during the sync if nobody asked for it lately: that spares taking it again to say
         what is synced. Otherwise other processes append meanwhile.
@@ -222,7 +222,7 @@ class Partition(RoomyLog):
             self._syncing += 1
             if self._lock.wanted():
                 self._release()
-        self._sync(fd, mark, groups[0].meanwhile if len(groups) == 1 else None)
+        return self._sync(fd, mark, groups[0].meanwhile if len(groups) == 1 else None)
 
     def _append(self, groups: Sequence[Group]) -> None:
         self._try(self._write_groups, groups)
@@ -363,7 +363,7 @@ class Partition(RoomyLog):
             self._syncing += 1
         self._sync(fd, mark)
 
-    def _sync(self, fd: int, mark: Mark, meanwhile: Callable[[], None] | None = None) -> None:
+    def _sync(self, fd: int, mark: Mark, meanwhile: Callable[[], None] | None = None) -> bool:
         try:
             if meanwhile is not None:  # the disk is at it already
                 meanwhile()
@@ -376,7 +376,7 @@ class Partition(RoomyLog):
             if self._retired:
                 self._close_retired()
             self._mark_synced(mark)
-        self.news.tell()
+        return self.news.tell()
 
     def _sync_ended(self, error: BaseException, base: int) -> None:
         """A sync failed: fence the log. Or it was interrupted (Ctrl-C): what is written stays written."""
