@@ -38,8 +38,7 @@ TAIL: Final = re.compile(
 )
 TOGETHER_BYTES_MIN, TOGETHER_BYTES_MAX = 32 * 1024, 4 << 20
 """In so much it is worth looking for lines that are alike; of more, where each is takes too much room."""
-_FEW: Final = 8
-"""Where not more lines than this come together, each is asked what it says."""
+_FEW: Final = 8  # where not more lines than this come together, each is asked what it says
 _LOW: Final = range(4)
 _DIGITS: Final = [b"".join([b"%d" % digit * 10**place for digit in range(10)]) * 10 ** (3 - place) for place in _LOW]
 """The last digits of 0 to 9,999; their last but one; and so on."""
@@ -79,7 +78,7 @@ class Piece:
         self.single = single  # whether no line holds another newline
         self._lines = lines
         self._cut: Cut | None = None
-        self._sought = False
+        self._sought = lines is not None and len(lines) == 1  # there is nothing to look for
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> Self:
@@ -108,7 +107,7 @@ class Piece:
     @property
     def count(self) -> int:
         """How many they are."""
-        return len(self.lines) if self.cut is None else len(self.cut.lengths)
+        return len(self.lines) if self._lines is not None or self.cut is None else len(self.cut.lengths)
 
     def without_blanks(self) -> Piece:
         """Those that are no blank lines: these stand for what was left out."""
@@ -194,7 +193,8 @@ def split(data: bytes) -> Piece:
     >>> split(b"one\\ntwo").lines
     [b'one\\n', b'two\\n']
     """
-    return Piece(data if not data or data.endswith(b"\n") else data + b"\n")
+    whole = data if not data or data.endswith(b"\n") else data + b"\n"
+    return Piece(whole, [whole] if 0 <= whole.find(b"\n") == len(whole) - 1 else None)  # who comes alone is waited for
 
 
 def piece_of(lines: Sequence[bytes]) -> Piece:

@@ -147,7 +147,8 @@ class KnownChannels:
 
     def _take(self, lock: FileLock) -> bool:
         """Take the lock; whether nobody else did since we appended."""
-        lock.exclusive_unnoted(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
+        if not lock.try_exclusive():
+            lock.exclusive_unnoted(self._engine.clock, self._engine.config.publishing.busy_timeout_s)
         return lock.noted() == self._token
 
     def _give_back(self, channel: str, state: _State, lock: FileLock) -> None:

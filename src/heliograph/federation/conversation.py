@@ -158,10 +158,10 @@ class Conversation(picows.WSListener):
         for event in happened:
             self._carry_out(event)
             kinds.add(event.__class__)
-        if kinds != _STORED:  # else nothing changed for what is sent, and a thread wants its turn to store
+        if kinds != _STORED:  # else there is nothing to send, and a thread wants its turn to store
             self.sender.sweep()
             self.sender.pump()
-        self.flush()
+            self.flush()
 
     def flush(self) -> None:
         """Send what the session would like to."""

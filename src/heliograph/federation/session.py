@@ -270,6 +270,8 @@ class Session:
         }
 
     def _handle(self, header: Header, body: memoryview) -> list[Event]:
+        if isinstance(header, frames.Batch) and self.established:  # nearly all, so it is asked for first
+            return self.receiving.on_batch(header, body)
         if isinstance(header, frames.Refused):
             return self._close("refused", header.message, header.code, header.upgrade)
         if isinstance(header, frames.Bye):
@@ -280,8 +282,6 @@ class Session:
             return self._on_welcome(header)
         if not self.established:
             raise ProtocolError(f"a {type(header).__name__.upper()} before both sides have welcomed each other")
-        if isinstance(header, frames.Batch):
-            return self.receiving.on_batch(header, body)
         if isinstance(header, frames.Call):
             return self.calls.on_call(header, body)
         if isinstance(header, frames.Reply):
