@@ -18,16 +18,19 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType, YearMonthIntervalType
 
 import heliograph as hg
+from heliograph.admin.verify import verify
 from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
 from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.packed import Packed
-from heliograph.spark import bodies
+from heliograph.payloads import DEFAULT_TYPE
+from heliograph.spark import checking
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
 from heliograph.spark.sink import BatchWriter, Staged, StreamWriter
 from heliograph.spark.staging import Stage
 from heliograph.staging import appending, publishing
-from heliograph.staging.files import Section
+from heliograph.staging.files import PRODUCER_BYTES_MAX, Section
 from heliograph.staging.publishing import drop_batch, publish_batch, tidy
 from heliograph.station.producer import Producer
 from tests.spark.reading_back import ddl
@@ -294,14 +297,14 @@ numbers_and_noise = st.lists(
 @example(["x", "7" * 199, "1", "x"])
 def test_whatever_may_be_too_large_is_looked_at(parts: list[str]) -> None:
     text = "".join(parts)
-    if pc.match_substring_regex(pa.array([text]), bodies._LARGE)[0].as_py():
-        assert bodies.may_hold_large(text.encode())
+    if pc.match_substring_regex(pa.array([text]), checking._LARGE)[0].as_py():
+        assert checking.may_hold_large(text.encode())
 
 
 @pytest.mark.parametrize("places", range(64))
 def test_two_hundred_digits_are_looked_at_wherever_they_begin(places: int) -> None:
-    assert bodies.may_hold_large(b"x" * places + b"9" * 200 + b"x")
-    assert not bodies.may_hold_large(b"x" * places + b"9" * 100 + b"x" * 16 + b"9" * 100)
+    assert checking.may_hold_large(b"x" * places + b"9" * 200 + b"x")
+    assert not checking.may_hold_large(b"x" * places + b"9" * 100 + b"x" * 16 + b"9" * 100)
 
 
 def test_rows_of_which_no_envelope_is_like_the_other(root: Path) -> None:
@@ -323,10 +326,49 @@ def test_rows_of_which_no_envelope_is_like_the_other(root: Path) -> None:
     assert len({message.id for message in found.values()}) == 4
 
 
+@pytest.mark.parametrize("more", [{}, {"type": ["a.b", None]}, {"time": [datetime(2026, 11, 15, tzinfo=UTC), None]}])
+def test_how_many_messages_begin_is_laid_aside_once(root: Path, more: dict[str, list[Any]]) -> None:
+    count = 1200
+    rows = texts(*range(count)) | {name: values * (count // 2) for name, values in more.items()}
+    with hg.open(root) as station:
+        station.create_channel("one", partitions=1)
+    sections = stage(root, "0", rows, channel="one", service="spark")
+    assert b'"id"' not in b"".join(path.read_bytes() for path in (root / "spark" / "staged").rglob("*.lines"))
+    publish_batch(str(root), QUERY, "0", sections)
+    with hg.open(root, read_only=True) as station:
+        found = list(station.read("one"))
+        assert verify(station).ok
+    assert [message.data for message in found] == list(range(count))
+    assert [message.key for message in found] == rows["key"]
+    assert {message.source for message in found} == {"host1/spark"}
+    assert [message.type for message in found[:2]] == [more.get("type", [None])[0] or DEFAULT_TYPE, DEFAULT_TYPE]
+    assert [found[0].time == moment for moment in more.get("time", ())] == [True, False][: len(more.get("time", ()))]
+    ids = [message.id for message in found]
+    assert ids == sorted(set(ids))
+
+
+def test_few_messages_and_those_with_ids_are_laid_aside_whole(root: Path) -> None:
+    few = stage(root, "0", texts(1, 2))
+    own = stage(root, "0", texts(*range(3, 1000)) | {"id": [f"own{n}" for n in range(3, 1000)]}, "1-0")
+    assert {section.begin for section in few + own} == {None}
+    publish_batch(str(root), QUERY, "0", few + own)
+    assert numbers(root) == list(range(1, 1000))
+
+
+def test_how_a_message_begins_counts_for_its_size(root: Path) -> None:
+    said = write_options({"path": str(root), "channel": "out", "service": "s" * 500})
+    rows = pa.RecordBatch.from_pydict({"data": ["1"] * 700})
+    limit = 500 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
+    with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 6[0-9][0-9] bytes"):
+        Stage(said, QUERY, "0", "0-0", limit).write(iter([rows]))
+    assert staged(root) == []
+    assert Stage(said, QUERY, "0", "0-0", limit + 200).write(iter([rows]))
+
+
 def test_many_small_rows_are_not_laid_aside_all_at_once(root: Path) -> None:
     """What is appended at once is bounded, and so is the memory that it takes."""
     sections = stage(root, "0", {"data": ["1"] * 50_000})
-    assert max(section.length for section in sections) <= 1.2 * SPARK_APPEND_BYTES
+    assert max(section.size() for section in sections) <= 1.2 * SPARK_APPEND_BYTES
     publish_batch(str(root), QUERY, "0", sections)
     assert numbers(root) == [1] * 50_000
 

@@ -24,8 +24,9 @@ import heliograph as hg
 from heliograph.errors import Busy, Damaged, DiskFull, NotFound, OutcomeUnknown
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log import packed
+from heliograph.log.beginnings import Beginning
 from heliograph.log.lines import intact, origin_of
-from heliograph.log.stamping import borders_of, sums_of
+from heliograph.log.stamping import sums_of
 from heliograph.staging import appending, publishing
 from heliograph.staging.files import Section, discard_through, folder, make_folder, size_of, sweep
 from heliograph.staging.publishing import Publishing, Record, load, publish_batch, tidy
@@ -47,6 +48,17 @@ def lay(root: Path, batch: str, *numbers: int, name: str = "t", query: str = Q, 
     (make_folder(root, query, batch) / f"{name}.lines").write_bytes(data)
     file = f"{query}/{batch}/{name}.lines"
     return [Section(file, "out", partition, len(numbers), 0, len(data), google_crc32c.value(data), (1, 1))]
+
+
+def beginning_apart(root: Path, section: Section) -> Section:
+    """The same as tasks of Spark lay it aside: how its bodies begin is said once, and ids count on."""
+    path = root / "spark" / "staged" / section.file
+    head = b'","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
+    data = b"".join(line.partition(head)[2] + b"\n" for line in path.read_bytes().splitlines())
+    path.write_bytes(data)
+    begin = Beginning('{"specversion":"1.0","id":"019a8f6e-', 0xFFFE + section.count, head.decode())
+    crc = google_crc32c.value(data)
+    return msgspec.structs.replace(section, length=len(data), crc=crc, begin=begin)
 
 
 def numbers(root: Path) -> list[int]:
@@ -102,9 +114,9 @@ step_bytes = st.sampled_from([SPARK_APPEND_BYTES, 300, 1])
 
 
 @settings(max_examples=25, deadline=None)
-@given(attempts, step_bytes)
+@given(attempts, step_bytes, st.sets(st.sampled_from("ab")))
 def test_whatever_dies_and_however_it_is_cut_into_steps_each_batch_is_there_once(
-    plan: list[tuple[int, int, int]], size: int
+    plan: list[tuple[int, int, int]], size: int, apart: set[str]
 ) -> None:
     """Each is tried some times, each time laid aside anew, and dies somewhere or does some steps."""
     with tempfile.TemporaryDirectory() as directory, _Mortal() as mortal, _steps_of(size):
@@ -115,6 +127,10 @@ def test_whatever_dies_and_however_it_is_cut_into_steps_each_batch_is_there_once
                     first = batch * 100
                     laid = lay(root, str(batch), *range(first, first + 3), name=f"a{more}{deaths}{steps}")
                     laid += lay(root, str(batch), first + 3, name=f"b{more}{deaths}{steps}", partition=0)
+                    laid = [
+                        beginning_apart(root, one) if name in apart else one
+                        for name, one in zip("ab", laid, strict=True)
+                    ]
                     mortal.left = deaths
                     left = iter(range(steps))
                     try:
@@ -200,7 +216,7 @@ def with_sums(root: Path, section: Section) -> Section:
     """As tasks of Spark lay it aside: the checksums of its bodies beside it, here behind those of another section."""
     path = root / "spark" / "staged" / section.file
     bodies = path.read_bytes()
-    sums = sums_of(bodies, borders_of(bodies))
+    sums = sums_of(bodies, section.runs())
     path.with_suffix(".sums").write_bytes(b"1234" + sums)
     return msgspec.structs.replace(section, sums=(4, google_crc32c.value(sums)))
 
@@ -226,6 +242,56 @@ def test_a_batch_of_which_some_has_no_checksums_is_published(root: Path) -> None
     publish_batch(str(root), Q, "0", [with_sums(root, first), second])
     assert numbers(root) == list(range(1200))
     assert all(intact(line) for line in stored(root))
+
+
+@pytest.mark.parametrize("size", [SPARK_APPEND_BYTES, 90_000, 20_000])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("count", [3, 600])
+def test_how_bodies_begin_may_be_said_once_for_all_of_them(root: Path, size: int, known: bool, count: int) -> None:
+    names = "abcd"
+    laid = [lay(root, "0", *range(at * count, (at + 1) * count), name=names[at])[0] for at in range(4)]
+    laid = [laid[0], *(beginning_apart(root, one) for one in laid[1:])]
+    sections = [with_sums(root, one) for one in laid] if known else laid
+    with _steps_of(size):
+        publish_batch(str(root), Q, "0", sections)
+    assert numbers(root) == list(range(4 * count))
+    lines = stored(root)
+    assert all(intact(line) for line in lines)
+    ids = [msgspec.json.decode(line)["id"] for line in lines]
+    begun = 0xFFFE + count
+    assert ids == [f"i{n}" for n in range(count)] + 3 * [f"019a8f6e-{n:08x}" for n in range(begun, begun + count)]
+
+
+def test_a_step_has_bodies_that_are_whole_or_bodies_that_are_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = Producer.publish_encoded
+
+    def publish(*args: Any, **more: Any) -> int:
+        calls.append(len(args[3]))
+        return real(*args, **more)
+
+    monkeypatch.setattr(Producer, "publish_encoded", publish)
+    laid = [lay(root, "0", at, name=f"t{at}")[0] for at in range(6)]
+    publish_batch(str(root), Q, "0", [*laid[:3], *(beginning_apart(root, one) for one in laid[3:])])
+    assert calls == [3, 3]
+    assert numbers(root) == list(range(6))
+
+
+def test_steps_are_as_large_as_what_is_appended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How bodies begin is not in the file, and is in the log."""
+    sizes: list[int] = []
+    real = Producer.publish_encoded
+
+    def publish(*args: Any, **more: Any) -> int:
+        sizes.append(args[3].size())
+        return real(*args, **more)
+
+    monkeypatch.setattr(Producer, "publish_encoded", publish)
+    with _steps_of(20_000):
+        publish_batch(str(root), Q, "0", [beginning_apart(root, lay(root, "0", *range(1000))[0])])
+    assert max(sizes) <= 20_000
+    assert sum(sizes) > 100_000
+    assert numbers(root) == list(range(1000))
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "changed", "empty"])
@@ -316,7 +382,8 @@ def test_a_section_that_does_not_have_its_lines_is_damaged(root: Path) -> None:
 def test_sigkill_in_the_middle_of_the_steps_neither_loses_nor_doubles_a_message(root: Path) -> None:
     """Each time another one goes on, with others publishing in between; the last one is not killed."""
     chance, kills = random.Random(7), 0
-    laid = [with_sums(root, lay(root, "0", *range(at, at + 2_000), name=f"t{at}")[0]) for at in range(0, 20_000, 2_000)]
+    laid = [lay(root, "0", *range(at, at + 2_000), name=f"t{at}")[0] for at in range(0, 20_000, 2_000)]
+    laid = [with_sums(root, beginning_apart(root, one) if at % 2 else one) for at, one in enumerate(laid)]
     sections = msgspec.json.encode(laid).decode()
     command = [sys.executable, str(Path(__file__).parent / "publishing_process.py"), str(root), Q, "0", sections]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

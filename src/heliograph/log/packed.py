@@ -7,8 +7,11 @@ lines finished while the present ones are written. If somebody else came between
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import add
 from typing import Any, NamedTuple
 
+from heliograph.log.beginnings import Run, part_of
 from heliograph.log.stamping import SUM_BYTES, NumberForm, borders_of, can_together, one_by_one, sums_of, together
 from heliograph.log.tickets import Ticket
 
@@ -23,14 +26,18 @@ class Spot(NamedTuple):
 
 
 class Packed:
-    """Bodies, each with a newline behind it; perhaps with their checksums, as `sums_of` makes them."""
+    """Bodies, each with a newline behind it; perhaps with their checksums, as `sums_of` makes them.
 
-    __slots__ = ("_borders", "_made", "_sums", "data")
+    ``runs``: how they begin, if that is not in the data.
+    """
 
-    def __init__(self, data: bytes, sums: bytes = b"") -> None:
+    __slots__ = ("_borders", "_made", "_runs", "_sums", "data")
+
+    def __init__(self, data: bytes, sums: bytes = b"", runs: Sequence[Run] = ()) -> None:
         self.data = data
         self._borders: Any = borders_of(data)
         self._sums = sums
+        self._runs = runs
         self._made: tuple[Spot, bytes] | None = None
 
     @classmethod
@@ -54,7 +61,12 @@ class Packed:
         if (begin, end) == (0, len(self)):
             return self
         start = self._borders[begin - 1] if begin else 0
-        return Packed(self.data[start : self._borders[end - 1]], self._sums[SUM_BYTES * begin : SUM_BYTES * end])
+        sums = self._sums[SUM_BYTES * begin : SUM_BYTES * end]
+        return Packed(self.data[start : self._borders[end - 1]], sums, part_of(self._runs, begin, end))
+
+    def size(self) -> int:
+        """How many bytes they have."""
+        return len(self.data) + sum(run.size() for run in self._runs)
 
     def prepare(self, spot: Spot) -> None:
         """Make the lines that they will be if that is the spot. In whichever thread, before anybody appends them."""
@@ -67,10 +79,16 @@ class Packed:
 
     def _finished(self, spot: Spot) -> bytes:
         if not can_together(len(self)):
-            return one_by_one(self.data.split(b"\n")[:-1], *spot)
+            return one_by_one(self._whole(), *spot)
         if not self._sums:
-            self._sums = sums_of(self.data, self._borders)
-        return together(self.data, self._borders, self._sums, *spot)
+            self._sums = sums_of(self.data, self._runs)
+        return together(self.data, self._borders, self._sums, self._runs, *spot)
+
+    def _whole(self) -> list[bytes]:
+        bodies = self.data.split(b"\n")[:-1]
+        if not self._runs:
+            return bodies
+        return list(map(add, chain.from_iterable(run.texts() for run in self._runs), bodies))
 
 
 class EncodedTicket(Ticket):
@@ -84,7 +102,7 @@ class EncodedTicket(Ticket):
         self.count = len(packed)
         self.form = form
         self.number = number
-        self.size = len(packed.data) + (len(form.before + form.behind) - 1) * self.count
+        self.size = packed.size() + (len(form.before + form.behind) - 1) * self.count
 
     def lines(self, place: bytes, first: int) -> bytes:
         return self.packed.lines(Spot(self.form, self.number, place, first))

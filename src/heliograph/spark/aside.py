@@ -15,7 +15,8 @@ from heliograph import config as configs
 from heliograph.errors import Busy, InvalidName, Unreachable
 from heliograph.limits import SPARK_HUB_S
 from heliograph.names import DEAD_LETTER
-from heliograph.spark.bodies import Encoder, borders, content
+from heliograph.spark.bodies import Encoder, borders
+from heliograph.spark.checking import content
 from heliograph.spark.directory import Directory
 from heliograph.spark.memory import keep_freed_memory
 from heliograph.spark.options import WriteOptions
@@ -144,7 +145,7 @@ class _Sending:
 
     def send(self, channel: str, rows: pa.Table) -> None:
         """Lay rows aside that go to one channel."""
-        lines = self._encoder.bodies(no_letters(channel), rows, "}\n").texts
+        lines = self._encoder.events(no_letters(channel), rows)
         data = memoryview(content(lines))
         for begin, end in cuts(borders(lines), self._size):
             name = f"{self._name}-{len(self.files)}"

@@ -13,7 +13,6 @@ import zlib
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -31,10 +30,12 @@ from pyspark.sql.types import (
 
 from heliograph.errors import ConfigError, InvalidMessage, MessageTooLarge
 from heliograph.limits import KEY_BYTES_MAX
+from heliograph.log.beginnings import Beginning, Run
 from heliograph.log.lines import TAIL_BYTES_MAX
-from heliograph.log.stamping import write_hexadecimal
+from heliograph.log.stamping import can_together
 from heliograph.message import Timestamps, attributes, id_run
 from heliograph.payloads import DEFAULT_TYPE, check_type_name, encode
+from heliograph.spark.checking import content, in_lines
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import PRODUCER_BYTES_MAX
 
@@ -52,19 +53,19 @@ _ID: Final = r"^[!#-\[\]-~]{1,200}$"
 _ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
 _FRESH: Final = object()
 """Stands for ids that nobody gave."""
-_LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{200})"
-"""Numbers that may be beyond a double; what is no number may look so, too."""
+_COMMON: Final = 3
+"""So many merged parts come before what is particular to each row, if nobody gave ids: text, ids, text."""
 _US_MAX: Final = 253_402_300_800_000_000
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
-_raws: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Bodies(NamedTuple):
     """Rows as messages that are not yet published."""
 
-    texts: pa.Array  # envelopes without their closing brace, and what shall stand behind each
+    texts: pa.Array  # envelopes without their closing brace, each with a newline
     times_us: tuple[int, int]
+    begin: Beginning | None  # how each of them begins, if that is not in the texts
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
@@ -111,8 +112,23 @@ class Encoder:
         self._max_bytes = max_bytes - TAIL_BYTES_MAX - PRODUCER_BYTES_MAX
         self._stamps = Timestamps()
 
-    def bodies(self, channel: str, rows: pa.Table, ending: str) -> Bodies:
-        """What is published to a channel for some rows; ``ending`` stands behind each."""
+    def bodies(self, channel: str, rows: pa.Table) -> Bodies:
+        """What is published to a channel for some rows, without what it has in common if that is worth it."""
+        parts, span = self._parts(channel, rows, "\n")
+        begin = _beginning(parts) if can_together(len(rows)) else None
+        texts = _joined(parts if begin is None else parts[_COMMON:], len(rows))
+        self._check_size(channel, texts, 0 if begin is None else len(begin))
+        return Bodies(texts, span, begin)
+
+    def events(self, channel: str, rows: pa.Table) -> pa.Array:
+        """The same as whole events, each with a newline."""
+        parts, _ = self._parts(channel, rows, "}\n")
+        texts = _joined(parts, len(rows))
+        self._check_size(channel, texts)
+        return texts
+
+    def _parts(self, channel: str, rows: pa.Table, ending: str) -> tuple[list[Any], tuple[int, int]]:
+        """What stands behind each other in each row, and the smallest and largest time."""
         now_us = time.time_ns() // 1000
         times, span = self._times(rows, now_us)
         payloads, binary = _payloads(rows)
@@ -123,9 +139,7 @@ class Encoder:
                 parts += _optional(name, rows[name])
         if "headers" in rows.column_names:
             parts.append(_headers(rows["headers"]))
-        texts = _joined([*parts, *payloads, ending], len(rows))
-        self._check_size(channel, texts)
-        return Bodies(texts, span)
+        return _merged([*parts, *payloads, ending]), span
 
     def _ids(self, rows: pa.Table) -> Any:
         if "id" not in rows.column_names:
@@ -162,8 +176,8 @@ class Encoder:
         texts = pc.strftime(numbers.cast(pa.timestamp("us", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
         return texts, (low, high)
 
-    def _check_size(self, channel: str, texts: pa.Array) -> None:
-        largest = pc.max(pc.binary_length(texts)).as_py()
+    def _check_size(self, channel: str, texts: pa.Array, begin: int = 0) -> None:
+        largest = pc.max(pc.binary_length(texts)).as_py() + begin
         if largest > self._max_bytes:
             raise MessageTooLarge(
                 f"a row for '{channel}' makes a message of about {largest} bytes; messages.max_bytes allows "
@@ -198,47 +212,9 @@ def _payloads(rows: pa.Table) -> tuple[list[Any], pa.Array | None]:
 def _json(column: pa.ChunkedArray) -> pa.Array:
     """Payloads as JSON text, each in one line."""
     values = _chunk(column)
-    if not pa.types.is_string(values.type):
-        return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
-    members = pc.binary_join_element_wise(values.drop_null(), ",\n", "")
-    text = content(members)
-    if may_hold_large(text):
-        for one in values.filter(pc.match_substring_regex(values, _LARGE)).to_pylist():
-            _check(one)
-    if not len(members) or _each_whole(text, len(members)):
-        return values
-    return pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
-
-
-def may_hold_large(text: bytes) -> bool:
-    """Whether any number in a text may be beyond a double: a quick look, before each is looked at.
-
-    >>> may_hold_large(b'[1e99, 1.5E+30, "be+2"]'), may_hold_large(b"1e+100"), may_hold_large(b"9" * 200)
-    (False, True, True)
-    """
-    letters = np.frombuffer(text + b"\n", np.uint8)
-    digits = letters - np.uint8(ord("0")) < 10
-    if bytes([True] * 12) in digits[::16].tobytes():
-        return True  # perhaps 200 in a row
-    three = digits[:-2] & digits[1:-1] & digits[2:]
-    exponents = letters[:-4] | np.uint8(0x20) == ord("e")
-    return bool((exponents & (three[1:-1] | (three[2:] & (letters[1:-3] == ord("+"))))).any())
-
-
-def _each_whole(text: bytes, count: int) -> bool:
-    """Whether so many texts, each with a comma and a line break behind it, are one line and one JSON value each.
-
-    Those that are whole only together have a line break within a value, which is still there when all is encoded.
-
-    >>> _each_whole(b"[1,2],\\n3,\\n", 2), _each_whole(b"[1,\\n2],3,\\n", 2), _each_whole(b"1,2,\\n[3,\\n4],\\n", 3)
-    (True, False, False)
-    """
-    try:
-        values = _raws.decode(b"".join((b"[", memoryview(text)[:-2], b"]")))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    breaks = np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    return len(values) == count == breaks and b"\n" not in _encode(values)
+    if pa.types.is_string(values.type):
+        return in_lines(values)
+    return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
 
 
 def _encoded(value: Any, kind: pa.DataType) -> str | None:
@@ -258,30 +234,6 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     return [_plain(one, kind.value_type) for one in value] if pa.types.is_list(kind) else value
-
-
-def _line(text: str) -> str:
-    """One payload, without line breaks between its tokens."""
-    try:
-        return msgspec.json.format(text.encode(), indent=-1).decode()
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refusal(text, error) from None
-
-
-def _check(text: str) -> None:
-    """Refuse what no reader could decode: a number beyond a double is JSON, and no value."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refusal(text, error) from None
-
-
-def _refusal(text: str, error: Exception) -> InvalidMessage:
-    shown = text if len(text) <= 60 else text[:59] + "…"
-    return InvalidMessage(
-        f"column 'data' holds {shown!r}, which is not JSON ({error}). Make it with to_json(struct(…)), or publish "
-        "it as column 'bytes'"
-    )
 
 
 # -- attributes -------------------------------------------------------------------------------------------------------
@@ -318,15 +270,21 @@ def _escaped(texts: pa.Array) -> bool:
     return _ESCAPED.search(content(texts)) is not None
 
 
-def _fresh_ids(count: int, before: str = "", behind: str = "") -> pa.Array:
-    """As many ids as wanted, which count on in their last eight digits, as columns of a table; between two texts."""
+def _beginning(parts: list[Any]) -> Beginning | None:
+    """What merged parts begin with, if all rows begin alike but for ids that nobody gave."""
+    before, ids, behind, *_ = parts
+    return _fresh(before, behind) if ids is _FRESH else None
+
+
+def _fresh(before: str = "", behind: str = "") -> Beginning:
+    """Ids that nobody gave, between two texts."""
     text, start = id_run()
-    begin, end = (before + text).encode(), behind.encode()
-    table = np.empty((count, len(begin) + 8 + len(end)), np.uint8)
-    table[:] = np.frombuffer(begin + bytes(8) + end, np.uint8)
-    write_hexadecimal(table, len(begin), np.arange(start, start + count))
-    borders = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(borders), pa.py_buffer(table))
+    return Beginning(before + text, start, behind)
+
+
+def _fresh_ids(count: int, before: str = "", behind: str = "") -> pa.Array:
+    """As many of them as wanted."""
+    return Run(_fresh(before, behind), count).column().view(pa.string())
 
 
 def _text(value: str) -> str:
@@ -334,8 +292,8 @@ def _text(value: str) -> str:
 
 
 def _joined(parts: list[Any], count: int) -> pa.Array:
-    """All parts behind each other, row by row; a null is nothing."""
-    fewer = _merged(parts)
+    """All merged parts behind each other, row by row; a null is nothing."""
+    fewer = [*parts]
     for at in [at for at, part in enumerate(fewer) if part is _FRESH]:
         fewer[at - 1 : at + 2] = [_fresh_ids(count, fewer[at - 1], fewer[at + 1])]
     found = pc.binary_join_element_wise(*fewer, "", null_handling="replace", null_replacement="")
@@ -367,12 +325,6 @@ def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A column in one piece; one that is nothing but NULL is text that is not there."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return whole.cast(pa.string()) if pa.types.is_null(whole.type) else whole
-
-
-def content(texts: pa.Array) -> bytes:
-    """The bytes of all texts behind each other."""
-    borders = memoryview(texts.buffers()[1]).cast("i")
-    return bytes(memoryview(texts.buffers()[2])[borders[texts.offset] : borders[texts.offset + len(texts)]])
 
 
 def borders(texts: pa.Array) -> list[int]:

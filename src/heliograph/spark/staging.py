@@ -19,9 +19,11 @@ from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import InvalidMessage
 from heliograph.limits import SPARK_APPEND_BYTES
+from heliograph.log.beginnings import Run
 from heliograph.log.stamping import sums_of
 from heliograph.names import DEAD_LETTER, check_name, check_publishable
-from heliograph.spark.bodies import Encoder, borders, content, partitions_of
+from heliograph.spark.bodies import Encoder, partitions_of
+from heliograph.spark.checking import content
 from heliograph.spark.directory import Directory
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import SUFFIX, SUMS, Section, folder, make_folder
@@ -125,9 +127,9 @@ class Stage:
         return self._counts[channel]
 
     def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
-        bodies = self._encoder.bodies(channel, rows, "\n")
+        bodies = self._encoder.bodies(channel, rows)
         data = content(bodies.texts)
-        sums = sums_of(data, borders(bodies.texts)[1:])
+        sums = sums_of(data, [] if bodies.begin is None else [Run(bodies.begin, len(rows))])
         if self._fd < 0:
             make_folder(*self._place)
             path, flags = self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -146,6 +148,7 @@ class Stage:
                 google_crc32c.value(data),
                 bodies.times_us,
                 (self._sums_position, google_crc32c.value(sums)),
+                bodies.begin,
             )
         )
         self._position += len(data)

@@ -36,13 +36,14 @@ class Step:
     number: int
     sections: list[Section] = field(default_factory=list)
     messages: int = 0
-    length: int = 0
+    size: int = 0
 
     def takes(self, section: Section, partition: int) -> bool:
         """Whether a section that follows belongs to it."""
         return (
             (self.channel, self.partition) == (section.channel, partition)
-            and self.length + section.length <= SPARK_APPEND_BYTES
+            and (self.sections[0].begin is None) == (section.begin is None)
+            and self.size + section.size() <= SPARK_APPEND_BYTES
             and self.messages + section.count <= BATCH_MESSAGES_MAX
         )
 
@@ -50,7 +51,7 @@ class Step:
         """Put it behind the others."""
         self.sections.append(section)
         self.messages += section.count
-        self.length += section.length
+        self.size += section.size()
 
     def times_us(self) -> tuple[int, int]:
         """The smallest and the largest event time."""
@@ -74,7 +75,7 @@ def publish_sections(
     lasts = {channel: producer.last(channel) for channel in firsts}
     foresight = _Foresight(producer)
     pieces = _pieces(root, _steps(producer, sections, firsts, lasts), foresight)
-    if sum(section.length for section in sections) > SPARK_APPEND_BYTES:
+    if sum(section.size() for section in sections) > SPARK_APPEND_BYTES:
         pieces = _ahead(pieces)
     with contextlib.closing(pieces):
         for piece in pieces:
@@ -111,7 +112,7 @@ def _pieces(root: Path, steps: Iterator[Step], foresight: _Foresight) -> Generat
     """What steps append: read, and finished."""
     for step in steps:
         bodies = _bodies(root, step)
-        parts = max(-(-step.length // SPARK_APPEND_BYTES), -(-len(bodies) // BATCH_MESSAGES_MAX))
+        parts = max(-(-step.size // SPARK_APPEND_BYTES), -(-len(bodies) // BATCH_MESSAGES_MAX))
         size = -(-len(bodies) // parts)
         for at in range(0, len(bodies), size):
             part = bodies.part(at, min(at + size, len(bodies)))
@@ -123,7 +124,8 @@ def _pieces(root: Path, steps: Iterator[Step], foresight: _Foresight) -> Generat
 def _bodies(root: Path, step: Step) -> Packed:
     data = [read(root, section) for section in step.sections]
     sums = [read_sums(root, section) for section in step.sections]
-    bodies = Packed(b"".join(data), b"".join(sums) if all(sums) else b"")
+    runs = [run for section in step.sections for run in section.runs()]
+    bodies = Packed(b"".join(data), b"".join(sums) if all(sums) else b"", runs)
     if len(bodies) != step.messages:
         raise lost(root, step.sections[0], "damaged")
     return bodies

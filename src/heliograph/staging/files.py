@@ -1,10 +1,12 @@
 """Messages that are laid aside, where no reader looks, until all of a batch are published.
 
     spark/staged/QUERY/BATCH/NAME.lines     bodies: envelopes without their closing brace, each with a newline
-    spark/staged/QUERY/BATCH/NAME.sums      derived: the crc32c of each body, in four bytes
+    spark/staged/QUERY/BATCH/NAME.sums      derived: the crc32c of each body and its newline, in four bytes
 
 A file holds messages for several channels and partitions, section by section. It is synced before anybody relies on it.
-Checksums take longest when lines are finished: many make them at the same time, and one need not.
+How the bodies of a section begin may be said with the section instead, if they begin alike: it need not be written,
+synced and read for each. Checksums take longest when lines are finished: many make them at the same time, and one need
+not.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import msgspec
 
 from heliograph.disk import SYSTEM_DISK
 from heliograph.errors import Damaged, NotFound
+from heliograph.log.beginnings import Beginning, Run
 from heliograph.log.stamping import SUM_BYTES
 
 FOLDER: Final = "spark"
@@ -43,7 +46,17 @@ class Section(msgspec.Struct, frozen=True):
     length: int
     crc: int
     times_us: tuple[int, int]
-    sums: tuple[int, int] | None = None  # where in NAME.sums its checksums are, and the crc32c of those
+    # Where in NAME.sums its checksums are, and the crc32c of those; in a record without this name they are others.
+    sums: tuple[int, int] | None = msgspec.field(default=None, name="line_sums")
+    begin: Beginning | None = None  # how each body begins, if that is not in the file
+
+    def runs(self) -> list[Run]:
+        """How its bodies begin; nothing if the file says that."""
+        return [] if self.begin is None else [Run(self.begin, self.count)]
+
+    def size(self) -> int:
+        """How many bytes its bodies have."""
+        return self.length + sum(run.size() for run in self.runs())
 
 
 class Swept(NamedTuple):
