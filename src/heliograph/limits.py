@@ -44,6 +44,9 @@ ROOM_BYTES_MIN = 16 * 1024
 ROOM_APPEND_BYTES_MAX = 128 * 1024
 """Whoever appends more than this at once gets no room: it would be full at once."""
 
+WRITE_AT_ONCE_BYTES = 1024 * 1024
+"""Of an append of several times as much the disk is given so much at once, while the next is copied."""
+
 ROOM_LINE_BYTES_MAX = 4096
 """Where no sync follows, whoever appends more than this at once gets none: one call of the system is little for it."""
 

@@ -8,7 +8,7 @@ import sys
 from mmap import ALLOCATIONGRANULARITY, mmap
 
 from heliograph.errors import HeliographError
-from heliograph.limits import ROOM_LINE_BYTES_MAX
+from heliograph.limits import ROOM_LINE_BYTES_MAX, WRITE_AT_ONCE_BYTES
 from heliograph.log import room
 from heliograph.log.head import DELETED, FENCED, LOCK_HOLDER, LOCK_WANTED, ROOM
 from heliograph.log.held import HeldLog
@@ -27,10 +27,22 @@ class RoomyLog(HeldLog):
         if end <= self._map_to or (at >= self._room_from and not self._always and self._map_room(len(data))):
             self._map[at - self._map_from : end - self._map_from] = data
             return
+        if self._always and len(data) > 2 * WRITE_AT_ONCE_BYTES:
+            self._write_much(data)
+            return
         if (done := self._write_file(self._fd, data, at)) != len(data):
             self._disk.pwrite_all(self._fd, memoryview(data)[done:], at + done)
         if self._always and end <= self._words[ROOM]:
             self._disk.start_sync(self._fd, at, len(data))
+
+    def _write_much(self, data: bytes) -> None:
+        """Write some at a time, so that the disk begins with the first while the last are copied: both take as long."""
+        at, left = self.written, memoryview(data)
+        while left:
+            some = left[:WRITE_AT_ONCE_BYTES]
+            self._disk.pwrite_all(self._fd, some, at)
+            self._disk.start_sync(self._fd, at, len(some))
+            at, left = at + len(some), left[len(some) :]
 
     def _lay_room(self, appended: int) -> None:
         """Lay room behind what is written, if that is worth it. The lock is held."""

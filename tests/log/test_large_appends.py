@@ -1,0 +1,102 @@
+"""Appends of megabytes: written some at a time, so that the disk begins early, and still there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+import heliograph as hg
+from heliograph.admin.verify import verify
+from heliograph.log import roomy
+from heliograph.station import Station
+from tests.faults import Died, FaultyDisk
+from tests.opening import Opener
+
+SOME = 10_000
+"""So much is written at once here."""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roomy, "WRITE_AT_ONCE_BYTES", SOME)
+
+
+class Watched(FaultyDisk):
+    """Notes what was asked of the log's own file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, int, int]] = []
+        self.after["pwrite"] = lambda path, fd, data, at: self._note(path, "written", at, len(data))
+        self.after["fdatasync"] = lambda path, fd: self._note(path, "synced", 0, 0)
+
+    def _note(self, path: str, what: str, at: int, length: int) -> None:
+        if path.endswith(".jsonl"):
+            self.asked.append((what, at, length))
+
+    def start_sync(self, fd: int, position: int, length: int) -> None:  # type: ignore[override]
+        self._note(self._paths[fd], "begun", position, length)
+
+
+def publish(station: Station, *texts: str) -> None:
+    station.publish_many("out", [*texts])
+
+
+def found(station: Station) -> list[str]:
+    return [message.data for message in station.read("out")]
+
+
+def test_the_disk_begins_with_the_first_while_the_others_are_written(opened: Opener) -> None:
+    disk = Watched()
+    station = opened(disk=disk)
+    publish(station, "small")
+    disk.asked.clear()
+    large = [f"{n:05}" * 100 for n in range(400)]
+    publish(station, *large)
+    *pieces, last = disk.asked
+    assert last[0] == "synced"
+    assert len(pieces) > 10
+    at = pieces[0][1]
+    for written, begun in zip(pieces[::2], pieces[1::2], strict=True):
+        assert written == ("written", at, begun[2])
+        assert begun[:2] == ("begun", at)
+        assert 0 < begun[2] <= SOME
+        at += begun[2]
+    assert found(station) == ["small", *large]
+    assert verify(station).ok
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("short", [None, 100])
+def test_a_disk_that_is_full_in_the_middle_takes_nothing(opened: Opener, at: int, short: int | None) -> None:
+    disk = Watched()
+    station = opened(disk=disk)
+    publish(station, "before")
+    if short is not None:
+        disk.fail("pwrite", path=".jsonl", at=at, short=short)
+        at += 1
+    disk.fail("pwrite", errno.ENOSPC, path=".jsonl", at=at)
+    with pytest.raises(hg.DiskFull):
+        publish(station, *["x" * 1000] * 80)
+    assert found(station) == ["before"]
+    publish(station, *["y" * 1000] * 80)
+    assert found(station) == ["before", *["y" * 1000] * 80]
+    assert verify(station).ok
+
+
+@pytest.mark.parametrize("calls", range(1, 12))
+def test_who_dies_in_the_middle_leaves_all_of_it_or_nothing(root: Path, opened: Opener, calls: int) -> None:
+    disk = FaultyDisk()
+    station = opened(disk=disk)
+    publish(station, "before")
+    disk.kill_at(calls, kinds=("pwrite", "fdatasync"))
+    large = [f"{n:05}" * 100 for n in range(150)]
+    with pytest.raises(Died):
+        publish(station, *large)
+    disk.bury()
+    again = opened(root)
+    publish(again, "after")
+    assert found(again) in (["before", "after"], ["before", *large, "after"])
+    assert verify(again).ok
