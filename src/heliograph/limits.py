@@ -290,6 +290,9 @@ SPARK_STAGED_S = 86_400.0
 SPARK_APPEND_BYTES = 4 * 1024 * 1024
 """How much of what Spark tasks staged is appended at once."""
 
+SPARK_KEPT_BYTES = 256 * 1024 * 1024
+"""What a batch of Spark appends stays in memory for those who read it next, unless it is more than this."""
+
 SPARK_CONNECT_S = 10.0
 """How long a Spark master, or a Spark Connect server, may take to answer at its address."""
 

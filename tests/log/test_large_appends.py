@@ -10,12 +10,16 @@ import pytest
 import heliograph as hg
 from heliograph.admin.verify import verify
 from heliograph.log import roomy
+from heliograph.log.packed import Packed
 from heliograph.station import Station
 from tests.faults import Died, FaultyDisk
 from tests.opening import Opener
 
 SOME = 10_000
 """So much is written at once here."""
+HEAD = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'
+
+TIMES_US = (1_794_774_601_000_000, 1_794_774_601_000_000)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +42,9 @@ class Watched(FaultyDisk):
 
     def start_sync(self, fd: int, position: int, length: int) -> None:  # type: ignore[override]
         self._note(self._paths[fd], "begun", position, length)
+
+    def uncache(self, fd: int, length: int, position: int) -> None:
+        self._note(self._paths[fd], "passed", position, length)
 
 
 def publish(station: Station, *texts: str) -> None:
@@ -100,3 +107,31 @@ def test_who_dies_in_the_middle_leaves_all_of_it_or_nothing(root: Path, opened: 
     publish(again, "after")
     assert found(again) in (["before", "after"], ["before", *large, "after"])
     assert verify(again).ok
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_what_only_passes_is_not_kept_in_memory_once_it_is_synced(opened: Opener, passing: bool) -> None:
+    disk = Watched()
+    station = opened(disk=disk)
+    with station.producer("p") as producer:
+        for number in (1, 201):
+            disk.asked.clear()
+            bodies = Packed.of([HEAD + b',"data":"%b"' % (b"x" * 1000)] * 200)
+            producer.publish_encoded("out", 0, bodies, seq=number, times_us=TIMES_US, passing=passing)
+            written = [one for one in disk.asked if one[0] == "written"]
+            passed = ("passed", written[0][1], sum(length for _, _, length in written))
+            assert disk.asked[-2:] == [("synced", 0, 0), passed] if passing else disk.asked[-1][0] == "synced"
+    assert found(station) == ["x" * 1000] * 400
+
+
+def test_of_a_segment_that_ended_meanwhile_nothing_is_forgotten(opened: Opener) -> None:
+    disk = Watched()
+    station = opened(disk=disk)
+    station.create_channel("out", segment_bytes=50_000)
+    with station.producer("p") as producer:
+        for number, count in ((1, 40), (41, 30), (71, 20)):
+            bodies = Packed.of([HEAD + b',"data":"%b"' % (b"x" * 1000)] * count)
+            producer.publish_encoded("out", 0, bodies, seq=number, times_us=TIMES_US, passing=True)
+    assert all(position >= 0 and length > 0 for what, position, length in disk.asked if what == "passed")
+    assert found(station) == ["x" * 1000] * 90
+    assert verify(station).ok

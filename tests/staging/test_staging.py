@@ -294,6 +294,26 @@ def test_steps_are_as_large_as_what_is_appended(root: Path, monkeypatch: pytest.
     assert numbers(root) == list(range(1000))
 
 
+@pytest.mark.parametrize(("kept", "passing"), [(200_000, False), (100_000, True)])
+def test_what_a_large_batch_appends_is_not_kept_in_memory(
+    root: Path, monkeypatch: pytest.MonkeyPatch, kept: int, passing: bool
+) -> None:
+    """Else it would take the place of what others read."""
+    said: list[bool] = []
+    real = Producer.publish_encoded
+
+    def publish(*args: Any, **more: Any) -> int:
+        said.append(more["passing"])
+        return real(*args, **more)
+
+    monkeypatch.setattr(Producer, "publish_encoded", publish)
+    monkeypatch.setattr(appending, "SPARK_KEPT_BYTES", kept)
+    with _steps_of(50_000):
+        publish_batch(str(root), Q, "0", lay(root, "0", *range(1000)))
+    assert set(said) == {passing}
+    assert numbers(root) == list(range(1000))
+
+
 @pytest.mark.parametrize("harm", ["gone", "short", "changed", "empty"])
 def test_checksums_that_are_damaged_are_made_anew(root: Path, harm: str) -> None:
     """They are not synced, and a line with a wrong one would be damaged for ever."""

@@ -16,7 +16,8 @@ class Group:
     """Bodies that get consecutive offsets; an atomic one survives a crash whole or not at all."""
 
     __slots__ = (
-        "atomic", "bodies", "count", "crcs", "first", "guard", "max_us", "meanwhile", "min_us", "now_us", "refused",
+        "atomic", "bodies", "count", "crcs", "first", "guard", "max_us", "meanwhile", "min_us", "now_us", "passing",
+        "refused",
     )  # fmt: skip
 
     def __init__(self, bodies: Sequence[bytes], crcs: Sequence[int], now_us: int, *, atomic: bool = False) -> None:
@@ -28,6 +29,7 @@ class Group:
         self.first = -1
         self.guard: Guard | None = None
         self.refused: HeliographError | None = None
+        self.passing = False  # much, and more to come: not kept in memory when it is synced, if it is written alone
         self.meanwhile: Callable[[], None] | None = None  # done while the disk is busy, if it is written alone
 
     def lines(self, place: bytes, first: int) -> bytes:

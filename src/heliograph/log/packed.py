@@ -96,8 +96,9 @@ class EncodedTicket(Ticket):
 
     __slots__ = ("form", "number", "packed")
 
-    def __init__(self, packed: Packed, form: NumberForm, number: int, now_us: int) -> None:
+    def __init__(self, packed: Packed, form: NumberForm, number: int, now_us: int, *, passing: bool = False) -> None:
         super().__init__((), (), now_us, atomic=True)
+        self.passing = passing
         self.packed = packed
         self.count = len(packed)
         self.form = form

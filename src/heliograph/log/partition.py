@@ -222,7 +222,10 @@ class Partition(RoomyLog):
             self._syncing += 1
             if self._lock.wanted():
                 self._release()
-        return self._sync(fd, mark, groups[0].meanwhile if len(groups) == 1 else None)
+        if len(groups) > 1:
+            return self._sync(fd, mark)
+        passing = mark.written - before if groups[0].passing else 0
+        return self._sync(fd, mark, groups[0].meanwhile, passing=passing)
 
     def _append(self, groups: Sequence[Group]) -> None:
         self._try(self._write_groups, groups)
@@ -363,11 +366,13 @@ class Partition(RoomyLog):
             self._syncing += 1
         self._sync(fd, mark)
 
-    def _sync(self, fd: int, mark: Mark, meanwhile: Callable[[], None] | None = None) -> bool:
+    def _sync(self, fd: int, mark: Mark, meanwhile: Callable[[], None] | None = None, *, passing: int = 0) -> bool:
         try:
             if meanwhile is not None:  # the disk is at it already
                 meanwhile()
             self._disk.fdatasync(fd)
+            if passing > 0:  # so many bytes at the end; none of a segment that they began
+                self._disk.uncache(fd, passing, mark.written - passing)
         except BaseException as error:
             self._sync_ended(error, mark.base)
             raise

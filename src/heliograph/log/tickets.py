@@ -123,6 +123,7 @@ class ColumnsTicket(Ticket):
         self.atomic = True
         self.first = -1
         self.guard = self.refused = self.error = self.meanwhile = None
+        self.passing = False
         self.callback = callback
         self.size = size  # of all bodies
         self._done = False
@@ -156,6 +157,7 @@ class OneTicket(Ticket):
         self.first = -1
         self.guard = guard
         self.refused = self.error = self.meanwhile = None
+        self.passing = False
         self.callback = callback
         self.size = len(hole) + form.bytes
         self._done = False

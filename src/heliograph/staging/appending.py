@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from heliograph.errors import HeliographError
-from heliograph.limits import BATCH_MESSAGES_MAX, SPARK_APPEND_BYTES
+from heliograph.limits import BATCH_MESSAGES_MAX, SPARK_APPEND_BYTES, SPARK_KEPT_BYTES
 from heliograph.log.packed import Packed, Spot
 from heliograph.staging.files import Section, lost, read, read_sums
 from heliograph.station.producer import Producer
@@ -75,13 +75,15 @@ def publish_sections(
     lasts = {channel: producer.last(channel) for channel in firsts}
     foresight = _Foresight(producer)
     pieces = _pieces(root, _steps(producer, sections, firsts, lasts), foresight)
-    if sum(section.size() for section in sections) > SPARK_APPEND_BYTES:
+    size = sum(section.size() for section in sections)
+    if size > SPARK_APPEND_BYTES:
         pieces = _ahead(pieces)
     with contextlib.closing(pieces):
         for piece in pieces:
             producer.publish_encoded(
-                piece.channel, piece.partition, piece.bodies, seq=piece.number, times_us=piece.times_us
-            )
+                piece.channel, piece.partition, piece.bodies, seq=piece.number, times_us=piece.times_us,
+                passing=size > SPARK_KEPT_BYTES,
+            )  # fmt: skip
             foresight.correct(piece)
             yield
 

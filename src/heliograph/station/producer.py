@@ -202,24 +202,29 @@ class Producer:
         *,
         seq: int,
         times_us: tuple[int, int],
+        passing: bool = False,
     ) -> int:
         """Publish a batch to one partition that was encoded elsewhere; how many were not stored before.
 
         A body is an envelope without its closing brace. ``times_us`` are the smallest and the largest event time.
-        Batches for several partitions come one after the other: numbers have no holes.
+        Batches for several partitions come one after the other: numbers have no holes. ``passing``: it is so much
+        that it is not kept in memory.
         """
         with self._lock:
-            return self._in_one_life(channel, lambda: self._publish_encoded(channel, partition, bodies, seq, times_us))
+            return self._in_one_life(
+                channel, lambda: self._publish_encoded(channel, partition, bodies, seq, times_us, passing=passing)
+            )
 
     def _publish_encoded(
-        self, channel: str, partition: int, bodies: Packed, seq: int, times_us: tuple[int, int]
+        self, channel: str, partition: int, bodies: Packed, seq: int, times_us: tuple[int, int], *, passing: bool
     ) -> int:
         known = self._stored(channel)
         stored = min(len(bodies), max(0, known.last - self._checked(known.last, channel, seq) + 1))
         if stored == len(bodies):
             return 0
         fresh = bodies.part(stored, len(bodies))
-        ticket = EncodedTicket(fresh, self._form, seq + stored, self._engine.clock.time_ns() // 1000)
+        now_us = self._engine.clock.time_ns() // 1000
+        ticket = EncodedTicket(fresh, self._form, seq + stored, now_us, passing=passing)
         ticket.min_us, ticket.max_us = times_us
         first = self._append(channel, partition, ticket, known)
         self._engine.make_durable(channel, partition, first + ticket.count)
