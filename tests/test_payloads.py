@@ -385,3 +385,73 @@ def test_pydantic_is_never_imported_for_the_user() -> None:
         "assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Guest(pydantic.BaseModel):
+    age: int = pydantic.Field(ge=0)
+
+
+class Family(pydantic.BaseModel):
+    members: list[Guest]
+
+
+@dataclasses.dataclass
+class Table:
+    guest: Guest
+    family: Family | None = None
+
+
+class Booking(msgspec.Struct):
+    guest: Guest
+
+
+@pydantic.dataclasses.dataclass
+class Room:
+    beds: int = pydantic.Field(ge=1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "data", "wrong"),
+    [
+        (list[Guest], [Guest(age=3)], [{"age": -1}]),
+        (Guest | None, Guest(age=3), {"age": -1}),
+        (Table, Table(Guest(age=3), Family(members=[Guest(age=4)])), {"guest": {"age": -1}}),
+        (Booking, Booking(Guest(age=3)), {"guest": {"age": -1}}),
+        (Room, Room(2), {"beds": 0}),
+    ],
+)
+def test_pydantic_checks_what_is_its_own_inside_of_other_types_too(cls: Any, data: Any, wrong: Any) -> None:
+    payloads = Payloads()
+    payloads.register("hotel.v1", cls)
+    name, encoded = payloads.check_and_encode("hotel.v1", data)
+    decode = payloads.decoder(name)
+    assert decode is not None
+    assert decode(encoded) == data
+    with pytest.raises(PayloadMismatch, match=r"hotel\.v1: .*greater than or equal"):
+        payloads.check_and_encode("hotel.v1", wrong)
+    assert "minimum" in json.dumps(payloads.schema("hotel.v1"))
+
+
+def test_raw_json_that_is_none_is_refused_under_a_registered_type() -> None:
+    payloads = Payloads()
+    payloads.register("raw.v1", msgspec.Raw)
+    with pytest.raises(PayloadMismatch, match="truncated"):
+        payloads.check_and_encode("raw.v1", msgspec.Raw(b'{"a":1'))
+
+
+@pytest.mark.parametrize(
+    ("cls", "fits"), [(bytes, True), (bytes | None, True), (str, False), (Alert, False), (Guest, False)]
+)
+def test_bytes_as_a_whole_payload_fit_only_a_type_that_takes_bytes(cls: Any, fits: bool) -> None:
+    payloads = Payloads()
+    payloads.register("photo.v1", cls)
+    decode = payloads.decoder("photo.v1")
+    assert decode is not None
+    if fits:
+        payloads.check_bytes("photo.v1", b"\xff")
+        assert decode(b"\xff", True) == b"\xff"
+        return
+    with pytest.raises(PayloadMismatch, match="publish bytes under another type"):
+        payloads.check_bytes("photo.v1", bytearray(b"\xff"))
+    with pytest.raises(PayloadMismatch):
+        decode(b"\xff", True)

@@ -34,6 +34,7 @@ from heliograph.errors import InvalidMessage
 from heliograph.expiry import NAME as EXPIRES
 from heliograph.expiry import Expiry
 from heliograph.limits import HEADER_NAME_CHARS_MAX, HEADERS_MAX, KEY_BYTES_MAX
+from heliograph.plain import Decode
 
 RESERVED: Final = frozenset(
     [
@@ -216,14 +217,14 @@ def _read_rare(kind: type, value: object) -> Expiry | Addressee:
 
 _decoder = msgspec.json.Decoder(Message, dec_hook=_read_rare)
 _undecoded = msgspec.json.Decoder(_Undecoded, dec_hook=_read_rare)
-_plain = msgspec.json.Decoder().decode
+_plain: Any = msgspec.json.Decoder().decode
 _get_bytes = attrgetter("data_base64")
 # A frozen struct refuses attribute assignment; its slots do not. Used before anybody else sees the message.
 _set_offset: Callable[[Message, int], None] = Message.__dict__["offset"].__set__
 _set_lines: Callable[[Message, Lines], None] = Message.__dict__["lines"].__set__
 _set_data: Callable[[Message, Any], None] = Message.__dict__["data"].__set__
 
-PayloadDecoder = Callable[[str], Callable[[bytes], Any] | None]
+PayloadDecoder = Callable[[str], Decode | None]
 
 
 def decode_lines(
@@ -250,10 +251,10 @@ def decode_lines(
             return None
         deque(map(_set_offset, messages, offsets), maxlen=0)
     try:
-        if payload_decoder is not None:
-            _decode_payloads(messages, payload_decoder)
         if set(map(_get_bytes, messages)) != {None}:
             deque(map(_take_bytes, messages), maxlen=0)
+        if payload_decoder is not None:
+            _decode_payloads(messages, payload_decoder)
     except (InvalidMessage, msgspec.MsgspecError, RecursionError):
         return None
     return messages
@@ -265,13 +266,15 @@ def _take_bytes(message: Message) -> None:
 
 
 def _decode_payloads(messages: list[Message], payload_decoder: PayloadDecoder) -> None:
-    decoders: dict[str, Callable[[bytes], Any]] = {}
+    decoders: dict[str, Decode] = {}
     for message in messages:
         decode = decoders.get(message.type)
         if decode is None:
             decode = decoders[message.type] = payload_decoder(message.type) or _plain
         if message.data_base64 is None:
             _set_data(message, decode(bytes(message.data)))
+        elif decode is not _plain:
+            _set_data(message, decode(message.data_base64, True))
 
 
 def decode_line(line: bytes, offset: int, partition: int, payload_decoder: PayloadDecoder | None) -> Message:
@@ -288,9 +291,9 @@ def _decode_line(line: bytes, offset: int, partition: int, payload_decoder: Payl
     _set_lines(message, Lines(line, offset, partition, {offset: line}))
     message.lines.expiring = message.expires is not None
     message.lines.addressed = message.redrivefor is not None
+    _take_bytes(message)
     if payload_decoder is not None:
         _decode_payloads([message], payload_decoder)
-    _take_bytes(message)
     return message
 
 

@@ -11,14 +11,13 @@ a reader could not decode it, raises ``InvalidMessage``. What passes is what a s
 Data of unregistered types is written as msgspec writes it and arrives as plain JSON data. JSON has fewer
 kinds of values than Python, so on arrival a tuple or set is a list; a datetime, UUID, Decimal or enum is its
 text or value; a number used as a key is text; and bytes *inside* other data are base64 text. Whoever wants
-them back as they were registers a type with such fields. (Bytes as the whole payload travel as
-``data_base64`` and arrive as bytes; they do not pass through here.) A ``msgspec.Raw`` is trusted to be JSON.
+them back as they were registers a type with such fields. Bytes as the whole payload travel as ``data_base64`` and
+arrive as bytes; under a registered type only if it takes bytes. A ``msgspec.Raw`` is trusted to be JSON.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,19 +26,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from heliograph.errors import AlreadyExists, InvalidMessage, NotFound, PayloadMismatch
-from heliograph.nesting import SHALLOW_BYTES_MAX, any_long, refuse_too_deep
+from heliograph.plain import Decode, called, encode, encode_batch, foreign, is_pydantic
+
+__all__ = ["DEFAULT_TYPE", "Payloads", "batch_of", "check_type_name", "encode", "next_version"]
 
 DEFAULT_TYPE = "heliograph.data.v1"
 """The type of a message whose publisher named none."""
 
 TYPE_NAME_CHARS_MAX = 255
 
-Decode = Callable[[bytes], Any]
-
 _VERSIONED = re.compile(r".+\.v[0-9]+")
-# A float64 of MessagePack whose exponent is all ones: NaN or infinity, or by chance a part of something else.
-_find_non_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
-NEWLINE = 10  # ends a line of the log; only a msgspec.Raw can bring one into JSON
 _NAMES_KEPT_MAX = 4096
 
 
@@ -87,13 +83,13 @@ class Payloads:
         known = self._types.get(type_name)
         if known is not None and known.cls is not cls and known.cls != cls:
             raise AlreadyExists(
-                f"{type_name} is registered for {_called(known.cls)} already; register {_called(cls)} under "
+                f"{type_name} is registered for {called(known.cls)} already; register {called(cls)} under "
                 "another version"
             )
         try:
-            entry = _pydantic_entry(cls) if _is_pydantic(cls) else _msgspec_entry(cls)
+            entry = _pydantic_entry(cls) if _validates_itself(cls) else _msgspec_entry(cls)
         except TypeError as error:
-            raise InvalidMessage(f"{_called(cls)} cannot be registered as {type_name}: {error}") from error
+            raise InvalidMessage(f"{called(cls)} cannot be registered as {type_name}: {error}") from error
         self._types[type_name] = entry
         if known is None and _says_its_type(cls):
             self._names[cls] = "" if cls in self._names else type_name
@@ -103,6 +99,17 @@ class Payloads:
         type_name = self._infer(data) if type_name is None else self.checked(type_name)
         entry = self._types.get(type_name)
         return type_name, encode(data) if entry is None else self._encode_as(type_name, entry, data)
+
+    def check_bytes(self, type_name: str, data: bytes | bytearray | memoryview) -> None:
+        """Refuse bytes as the whole payload of a type that is registered for something else."""
+        entry = self._types.get(self.checked(type_name))
+        if entry is not None:
+            try:
+                entry.decode(bytes(data), True)
+            except PayloadMismatch as error:
+                raise PayloadMismatch(
+                    f"{type_name} is registered for {called(entry.cls)}; publish bytes under another type"
+                ) from error.__cause__
 
     def check_and_encode_many(self, type_name: str | None, batch: Sequence[Any]) -> tuple[list[str], list[bytes]]:
         """The type names and JSON of a batch: all of it, or an error that says which one is wrong.
@@ -132,8 +139,7 @@ class Payloads:
     def _infer(self, data: Any) -> str:
         name = self._names.get(type(data), DEFAULT_TYPE)
         if not name:
-            called = _called(type(data))
-            raise InvalidMessage(f"{called} is registered under several names; say which one with type=")
+            raise InvalidMessage(f"{called(type(data))} is registered under several names; say which one with type=")
         return name
 
     def checked(self, type_name: str) -> str:
@@ -201,33 +207,6 @@ def batch_of(payloads: Iterable[Any]) -> list[Any]:
     return list(payloads)
 
 
-def encode(data: Any) -> bytes:
-    """Plain data as JSON; raises ``InvalidMessage`` for what JSON cannot hold.
-
-    >>> encode({"cpu": 0.93})
-    b'{"cpu":0.93}'
-    >>> encode({"cpu": float("nan")})
-    Traceback (most recent call last):
-    heliograph.errors.InvalidMessage: the payload holds nan at $.cpu, which JSON cannot hold; use None or text
-    """
-    try:
-        encoded = _encode(data)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage(f"the payload cannot be written as JSON: {_why(error)}") from error
-    look_closer(encoded, data)
-    return encoded
-
-
-def look_closer(encoded: bytes, data: Any) -> None:
-    """Refuse what JSON, or a reader, cannot hold though it was encoded: msgspec writes NaN and infinity as null."""
-    if encoded.rfind(b"null") != -1:
-        _refuse_non_finite(data)
-    if NEWLINE in encoded:
-        raise InvalidMessage("the payload holds raw JSON with a newline in it; encode it without")
-    if len(encoded) > SHALLOW_BYTES_MAX:
-        refuse_too_deep(encoded)
-
-
 # -- how each kind of type is checked -----------------------------------------------------------------------
 
 
@@ -238,27 +217,38 @@ def _msgspec_entry(cls: Any) -> _Registered:
     bytes in a ``str`` field from text; where the decoded object differs from the one given (or cannot be
     compared with it, a dict for a Struct), a second, slower look compares the values themselves.
     """
-    decode = msgspec.json.Decoder(cls).decode
+    decode = msgspec.json.Decoder(cls, dec_hook=_read_foreign).decode
     instances_only = _says_its_type(cls)
 
     def check_and_encode(data: Any) -> bytes:
         if instances_only and not isinstance(data, (cls, Mapping)):
-            raise PayloadMismatch(f"expected {_called(cls)} or a dict, got {_called(type(data))}")
+            raise PayloadMismatch(f"expected {called(cls)} or a dict, got {called(type(data))}")
         encoded = encode(data)
         try:
             if decode(encoded) != data:
-                msgspec.convert(msgspec.to_builtins(data, builtin_types=_not_text(), enc_hook=_foreign), cls)
-        except (msgspec.ValidationError, RecursionError) as error:
+                plain = msgspec.to_builtins(data, builtin_types=_not_text(), enc_hook=foreign)
+                msgspec.convert(plain, cls, dec_hook=_read_foreign)
+        except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is a DecodeError
             raise PayloadMismatch(str(error)) from error
         return encoded
 
-    def decode_or_mismatch(encoded: bytes) -> Any:
+    def decode_or_mismatch(encoded: bytes, binary: bool = False, /) -> Any:
         try:
-            return decode(encoded)
-        except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is a DecodeError
+            return msgspec.convert(encoded, cls) if binary else decode(encoded)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise PayloadMismatch(str(error)) from error
 
     return _Registered(cls, check_and_encode, decode_or_mismatch, functools.partial(_msgspec_schema, cls))
+
+
+def _read_foreign(cls: type, value: Any) -> Any:
+    """What msgspec cannot make by itself: pydantic models inside other data. It adds the place to a ValueError."""
+    if not is_pydantic(cls) or isinstance(value, cls):
+        return value
+    try:
+        return cls.model_validate_json(encode(value))  # type: ignore[attr-defined]
+    except sys.modules["pydantic"].ValidationError as error:
+        raise ValueError(_wrong(error)) from error
 
 
 def _msgspec_schema(cls: Any) -> dict[str, Any]:
@@ -268,38 +258,44 @@ def _msgspec_schema(cls: Any) -> dict[str, Any]:
 
 
 def _pydantic_entry(cls: Any) -> _Registered:
-    """A pydantic model: its own validation, on publishing and on arrival."""
+    """A pydantic model or dataclass: its own validation, on publishing and on arrival."""
     pydantic = sys.modules["pydantic"]
-    validate = cls.model_validate_json
+    adapter = None if is_pydantic(cls) else pydantic.TypeAdapter(cls)
+    validate = cls.model_validate_json if adapter is None else adapter.validate_json
 
-    def decode(encoded: bytes) -> Any:
+    def decode(encoded: bytes, binary: bool = False, /) -> Any:
+        if binary:
+            raise PayloadMismatch(f"expected {called(cls)}, got bytes")
         try:
             return validate(encoded)
         except pydantic.ValidationError as error:
-            wrong = (f"{'.'.join(map(str, one['loc'])) or '$'}: {one['msg']}" for one in error.errors())
-            raise PayloadMismatch("; ".join(wrong)) from error
+            raise PayloadMismatch(_wrong(error)) from error
 
     def check_and_encode(data: Any) -> bytes:
         if not isinstance(data, (cls, Mapping)):
-            raise PayloadMismatch(f"expected {_called(cls)} or a dict, got {_called(type(data))}")
+            raise PayloadMismatch(f"expected {called(cls)} or a dict, got {called(type(data))}")
         encoded = encode(data)
         decode(encoded)
         return encoded
 
-    return _Registered(cls, check_and_encode, decode, cls.model_json_schema)
+    return _Registered(cls, check_and_encode, decode, cls.model_json_schema if adapter is None else adapter.json_schema)
 
 
-def _is_pydantic(cls: Any) -> bool:
-    # A pydantic model can only come from an imported pydantic, so it is never imported here.
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+def _wrong(error: Any) -> str:
+    """What pydantic found, in a line."""
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or '$'}: {one['msg']}" for one in error.errors())
+
+
+def _validates_itself(cls: Any) -> bool:
+    """Whether pydantic checks it: a model, or one of its dataclasses."""
+    return is_pydantic(cls) or (isinstance(cls, type) and "__pydantic_validator__" in cls.__dict__)
 
 
 def _says_its_type(cls: Any) -> bool:
     """Whether an instance gives its type away; an int or a dict may mean anything."""
     if not isinstance(cls, type):
         return False
-    return issubclass(cls, msgspec.Struct) or hasattr(cls, "__dataclass_fields__") or _is_pydantic(cls)
+    return issubclass(cls, msgspec.Struct) or hasattr(cls, "__dataclass_fields__") or is_pydantic(cls)
 
 
 @functools.cache
@@ -310,86 +306,3 @@ def _not_text() -> tuple[type, ...]:
     from uuid import UUID
 
     return (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
-
-
-# -- JSON ---------------------------------------------------------------------------------------------------
-
-
-def _foreign(value: Any) -> Any:
-    """What msgspec does not know by itself: pydantic models, alone or inside other data."""
-    if _is_pydantic(type(value)):
-        return value.model_dump(mode="json", by_alias=True, warnings=False)
-    if value is None or isinstance(value, (bool, tuple)):  # known as values, so this was a key
-        raise TypeError(f"the keys of a dict are text or numbers, not {value!r}")
-    raise TypeError(f"JSON cannot hold a {_called(type(value))}; register a type or convert it first")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_foreign)
-encode_unchecked = _encode = _encoder.encode
-_encode_lines = _encoder.encode_lines
-_pack = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
-
-
-def encode_batch(batch: Sequence[Any]) -> tuple[list[bytes], int] | None:
-    """The batch as JSON and its size in bytes, or None when something in it has to be looked at one by one."""
-    try:
-        whole = _encode_lines(batch)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    if whole.rfind(b"null") != -1 and not _finite(batch):  # from the end it takes half as long
-        return None
-    encoded = whole.split(b"\n")
-    encoded.pop()  # each line was ended
-    if any_long(whole) and not _all_shallow(encoded):
-        return None
-    return (encoded, len(whole) - len(encoded)) if len(encoded) == len(batch) else None
-
-
-def _all_shallow(lines: list[bytes]) -> bool:
-    try:
-        for line in lines:
-            if len(line) > SHALLOW_BYTES_MAX:
-                refuse_too_deep(line)
-    except InvalidMessage:
-        return False
-    return True
-
-
-def _finite(data: Any) -> bool:
-    """Whether data surely holds neither NaN nor infinity.
-
-    MessagePack has both: encoding once more in C is twenty times faster than walking.
-    """
-    try:
-        return _find_non_finite(_pack(data)) is None
-    except OverflowError:  # an integer beyond 64 bits
-        return False
-
-
-def _refuse_non_finite(data: Any) -> None:
-    # Walking knows for sure and says where; it is left for the rare case.
-    if _finite(data):
-        return
-    plain = msgspec.to_builtins(data, enc_hook=_foreign)
-    waiting: list[tuple[str, Any]] = [("$", plain)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                raise InvalidMessage(f"the payload holds {value} at {path}, which JSON cannot hold; use None or text")
-        elif isinstance(value, dict):
-            waiting.extend((f"{path}.{key}", inner) for key, inner in value.items())
-        elif isinstance(value, (list, tuple)):
-            waiting.extend((f"{path}[{at}]", inner) for at, inner in enumerate(value))
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply, or holds itself"
-    if isinstance(error, UnicodeEncodeError):
-        return f"a text holds {error.object[error.start : error.end]!r}, half of a character"
-    return str(error)
-
-
-def _called(cls: Any) -> str:
-    return getattr(cls, "__qualname__", None) or repr(cls)

@@ -75,11 +75,13 @@ def test_data_must_be_json_and_fit_a_type_that_is_known() -> None:
         with pytest.raises(InvalidMessage):
             accept(line(data=...)[:-1] + b',"data":' + bad + b"}", "alerts", "host1", lambda _: None)
 
-    def refuse(_: bytes) -> None:
-        raise InvalidMessage("no")
+    def refuse(_: bytes, binary: bool = False, /) -> None:
+        raise InvalidMessage(f"no {binary}")
 
-    with pytest.raises(PayloadMismatch):
+    with pytest.raises(PayloadMismatch, match="no False"):
         accept(line(), "alerts", "host1", lambda name: refuse if name == "t" else None)
+    with pytest.raises(PayloadMismatch, match="no True"):
+        accept(line(data=..., data_base64="AAH/"), "alerts", "host1", lambda name: refuse if name == "t" else None)
 
 
 @given(st.binary(max_size=200) | st.recursive(

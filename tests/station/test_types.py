@@ -491,3 +491,25 @@ def test_literals_and_plain_types_have_schemas_too(opened: Opener) -> None:
     second.register("com.example.word.v1", Literal["a"])
     with pytest.raises(hg.SchemaConflict, match='was "b", is "a"'):
         second.publish("words", "a", type="com.example.word.v1")
+
+
+def test_bytes_under_a_type_of_objects_become_a_dead_letter(opened: Opener) -> None:
+    publisher, station = opened(), opened()
+    publisher.publish("alerts", b"\xff", type=TYPE)  # this one does not know the type
+    publisher.publish("alerts", {"text": "cpu"}, type=TYPE)
+    station.register(TYPE, Alert)
+    station.register("com.example.photo.v1", bytes)
+    station.publish("alerts", b"\xfe", type="com.example.photo.v1")
+    got: list[Any] = []
+    done = threading.Event()
+
+    def handle(message: hg.Message) -> None:
+        got.append(message.data)
+        if len(got) == 2:
+            done.set()
+
+    station.subscribe("alerts", handle, name="pager", start="first")
+    assert done.wait(10)
+    assert got == [Alert("cpu"), b"\xfe"]
+    (letter,) = station.read("alerts.dead-letter")
+    assert "Expected `object`, got `bytes`" in letter.data["error"]

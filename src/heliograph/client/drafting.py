@@ -76,7 +76,9 @@ class Drafting:
 
     def _data(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
         if isinstance(data, _BYTES):
-            return BYTES_TYPE if type_name is None else self._payloads.checked(type_name), bytes_data(data)
+            type_name = BYTES_TYPE if type_name is None else type_name
+            self._payloads.check_bytes(type_name, data)
+            return type_name, bytes_data(data)
         type_name, encoded = self._payloads.check_and_encode(type_name, data)
         return type_name, b',"data":' + encoded
 

@@ -6,16 +6,25 @@ Nothing is taken over but values: the line is written anew, so that a client can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from heliograph.errors import InvalidMessage, NotAllowed, PayloadMismatch
 from heliograph.expiry import NAME as EXPIRES
 from heliograph.expiry import Expiry
-from heliograph.message import Timestamps, attributes, bytes_data, check_id, parse_time, template, time_us
+from heliograph.message import (
+    PayloadDecoder,
+    Timestamps,
+    attributes,
+    bytes_data,
+    check_id,
+    parse_time,
+    template,
+    time_us,
+)
 from heliograph.nesting import SHALLOW_BYTES_MAX, refuse_too_deep
 from heliograph.payloads import check_type_name
 
@@ -25,8 +34,6 @@ _text = msgspec.json.Decoder(str).decode
 _bytes = msgspec.json.Decoder(bytes).decode
 _value = msgspec.json.Decoder().decode
 _timestamps = Timestamps()
-
-Decoder = Callable[[str], Callable[[bytes], Any] | None]
 
 
 class Accepted(NamedTuple):
@@ -39,7 +46,7 @@ class Accepted(NamedTuple):
 
 
 def accept(
-    line: bytes, channel: str, peer: str, payload_decoder: Decoder, added: Mapping[str, str] | None = None,
+    line: bytes, channel: str, peer: str, payload_decoder: PayloadDecoder, added: Mapping[str, str] | None = None,
     into: str | None = None,
 ) -> Accepted:  # fmt: skip
     """Check an event of a peer. InvalidMessage says what is wrong with it, NotAllowed that it is another's.
@@ -78,23 +85,29 @@ _WORDS: Final = (
 )  # fmt: skip
 
 
-def _data(said: dict[str, msgspec.Raw], type_name: str, payload_decoder: Decoder) -> bytes:
+def _data(said: dict[str, msgspec.Raw], type_name: str, payload_decoder: PayloadDecoder) -> bytes:
     raw, encoded = said.pop("data", None), said.pop("data_base64", None)
     if encoded is not None:
         if raw is not None:
             raise InvalidMessage("an event has data or data_base64, not both")
-        return bytes_data(_bytes(encoded))
+        whole = _bytes(encoded)
+        _fits(type_name, whole, payload_decoder, binary=True)
+        return bytes_data(whole)
     data = b"null" if raw is None else bytes(raw)
     _value(data)  # what was not looked at so far may be no JSON
     if len(data) > SHALLOW_BYTES_MAX:
         refuse_too_deep(data)
+    _fits(type_name, data, payload_decoder, binary=False)
+    return b',"data":' + data
+
+
+def _fits(type_name: str, data: bytes, payload_decoder: PayloadDecoder, *, binary: bool) -> None:
     decode = payload_decoder(type_name)
     if decode is not None:
         try:
-            decode(data)
+            decode(data, binary)
         except InvalidMessage as error:
             raise PayloadMismatch(str(error)) from None
-    return b',"data":' + data
 
 
 def _check_source(source: str, peer: str) -> None:

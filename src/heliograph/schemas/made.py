@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from heliograph.plain import is_pydantic
 from heliograph.schemas.canonical import Schema, definition
 
 _KEYS: Final = {
@@ -30,7 +31,19 @@ def schema_of(cls: Any) -> Schema:
     >>> schema_of(dict[int, datetime])["additionalProperties"]
     {'type': 'string', 'format': 'any-date-time'}
     """
-    schema = msgspec.json.schema(cls)
+    borrowed: Schema = {}
+
+    def foreign(kind: type) -> Schema:
+        """A pydantic model inside; its own definitions are held by the whole."""
+        if not is_pydantic(kind):
+            raise NotImplementedError
+        inner: Schema = kind.model_json_schema()  # type: ignore[attr-defined]
+        borrowed.update(inner.pop("$defs", {}))
+        return inner
+
+    schema = msgspec.json.schema(cls, schema_hook=foreign)
+    if borrowed:
+        schema["$defs"] = {**borrowed, **schema.get("$defs", {})}
     _Telling(schema).tell(msgspec.inspect.type_info(cls), schema)
     return schema
 

@@ -12,7 +12,7 @@ import uuid_utils
 from heliograph import context
 from heliograph.config import Config
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge, PayloadMismatch
+from heliograph.errors import HeliographError, InvalidMessage, MessageTooLarge
 from heliograph.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ROUTES_MAX
 from heliograph.log.commit import GroupCommit
 from heliograph.log.lines import TAIL_BYTES_MAX, Column, Form, bytes_in, decimals, longest_in
@@ -216,9 +216,8 @@ class Envelopes:
 
     def _data(self, type_name: str | None, data: Any) -> tuple[str, bytes]:
         if isinstance(data, _BYTES):
-            type_name = BYTES_TYPE if type_name is None else self._payloads.checked(type_name)
-            if self._payloads.decoder(type_name) is not None:
-                raise PayloadMismatch(f"{type_name} is registered for objects; publish bytes under another type")
+            type_name = BYTES_TYPE if type_name is None else type_name
+            self._payloads.check_bytes(type_name, data)
             return type_name, bytes_data(data)
         type_name, encoded = self._payloads.check_and_encode(type_name, data)
         return type_name, b',"data":' + encoded

@@ -23,7 +23,7 @@ from heliograph.log.lines import Form
 from heliograph.log.tickets import ColumnsTicket, OneTicket
 from heliograph.message import IdRun, Receipt, key_attribute, new_ids
 from heliograph.nesting import SHALLOW_BYTES_MAX
-from heliograph.payloads import NEWLINE, encode, encode_batch, encode_unchecked, look_closer
+from heliograph.plain import NEWLINE, encode, encode_batch, encode_unchecked, look_closer
 from heliograph.station.envelopes import SPECIAL, TRACING, Callback, Envelopes, Route
 
 _modules = sys.modules
