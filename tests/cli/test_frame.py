@@ -268,6 +268,12 @@ def test_a_hostile_subscription_name_is_refused_with_one_line(
         (["dead", "show", "17"], "--channel"),
         (["read", "alerts", "--follow", "--end", "7"], "--follow"),
         (["sub", "alerts", "--max-retries", "3"], "--exec"),
+        (["completion"], "Choose from: bash, zsh, fish (see"),
+        (["pub", "alerts", "x", "--rate", "nan"], "--rate"),
+        (["stats", "--watch", "--interval", "nan"], "--interval"),
+        (["stats", "--watch", "--interval", "1e300"], "--interval"),
+        (["links", "--watch", "--interval", "inf"], "--interval"),
+        (["top", "--json", "--interval", "nan"], "--interval"),
     ],
 )
 def test_wrong_use_is_one_line_that_helps_and_exit_code_2(
@@ -390,6 +396,43 @@ def test_output_to_a_full_disk_is_an_error(data: Path) -> None:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == 5
     assert result.stderr == "error: cannot print: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["read", "--help"], [], ["channels"]], ids=" ".join)
+def test_help_that_cannot_be_printed_is_an_error_too(args: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "heliograph.cli", *args]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (5, "error: cannot print: No space left on device\n")
+
+
+def test_help_that_nobody_reads_ends_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "heliograph.cli", "--help"]
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_names_that_are_not_utf8_are_json_all_the_same(helio: Helio, tmp_path: Path) -> None:
+    data = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    try:
+        os.mkdir(data)
+    except OSError:
+        pytest.skip("the file system wants UTF-8")
+    assert helio("-d", data, "pub", "alerts", "x").exit_code == 0
+    for args in (
+        ["stats"],
+        ["verify"],
+        ["doctor"],
+        ["config", "show"],
+        ["backup", f"{data}.backup"],
+        ["trace", "\udce9"],
+    ):
+        result = helio("-d", data, "--json", *args)
+        assert "\udce9" in json.dumps(json.loads(result.stdout), ensure_ascii=False), result.stderr
 
 
 def test_a_message_cannot_speak_to_the_terminal(helio: Helio, station: hg.Station) -> None:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
+from typing import Any, Final
 
 import click
 
 from heliograph.config.units import parse_duration
 from heliograph.errors import InvalidMessage
+
+_SECONDS_MAX: Final = 365 * 86_400.0
+"""Longer than anybody waits; far longer, and the clock of the machine cannot count it."""
+
+
+class Number(click.FloatRange):
+    """A number in a range; what compares with nothing (nan) is in none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number that a text means."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
+def pause(shortest: float, longest: float = _SECONDS_MAX) -> Number:
+    """Seconds between two looks, or until somebody gives up."""
+    return Number(min=shortest, max=longest)
 
 
 def duration(_: click.Context, __: click.Parameter, given: str | None) -> float | None:

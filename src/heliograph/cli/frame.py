@@ -124,19 +124,33 @@ class Root(HelioGroup):
         extra |= {"standalone_mode": False, "obj": common}
         extra["prog_name"] = "helio"
         try:
-            result = super().main(*args, **extra)
-            code = result if isinstance(result, int) else exits.OK
-        except click.UsageError as error:
-            _show_usage(error)
-            code = exits.USAGE
-        except click.ClickException as error:
-            _complain(error.format_message())
-            code = exits.BAD
-        except click.Abort:
-            code = exits.INTERRUPTED
+            code = self._run(*args, **extra)
+            output.flush()  # what was printed before there was a command: help, the version
+        except BrokenPipeError:
+            output.discard()
+            code = exits.OUTPUT_CLOSED
+        except OSError as error:
+            output.discard()
+            report(common, error, "cannot print: ")
+            code = exits.STORAGE
         finally:
             common.close()
         sys.exit(code)
+
+    def _run(self, *args: Any, **extra: Any) -> int:
+        try:
+            result = super().main(*args, **extra)
+        except click.UsageError as error:
+            _show_usage(error)
+            return exits.USAGE
+        except click.ClickException as error:
+            _complain(error.format_message())
+            return exits.BAD
+        except click.Abort:
+            return exits.INTERRUPTED
+        except SystemExit:  # how click ends when nobody reads its help
+            return exits.OUTPUT_CLOSED
+        return result if isinstance(result, int) else exits.OK
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; errors become what they mean to a shell."""
@@ -170,6 +184,7 @@ def _show_usage(error: click.UsageError) -> None:
 
 
 def _complain(text: str) -> None:
+    text = re.sub(r"\s*\n\s*", " ", text)  # click sets out a choice in lines
     print(f"error: {one_line(text[:1].lower() + text[1:])}", file=sys.stderr, flush=True)
 
 

@@ -11,6 +11,7 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
+from heliograph.cli.durations import Number
 from heliograph.cli.frame import Function, command, group
 from heliograph.cli.names import STATION
 from heliograph.limits import CERTIFICATE_DAYS_MAX
@@ -36,7 +37,7 @@ def _authority_module() -> Any:
 
 def _days(default: str) -> Callable[[Function], Function]:
     return click.option(
-        "--days", type=click.FloatRange(min=0, min_open=True, max=CERTIFICATE_DAYS_MAX), metavar="N",
+        "--days", type=Number(min=0, min_open=True, max=CERTIFICATE_DAYS_MAX), metavar="N",
         help=f"For how long it is valid.  [default: {default}]",
     )  # fmt: skip
 

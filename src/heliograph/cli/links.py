@@ -12,6 +12,7 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, clean, plain
+from heliograph.cli.durations import pause
 from heliograph.cli.frame import command
 from heliograph.cli.signals import Terminated
 
@@ -41,7 +42,7 @@ helio links --json | jq '.links[] | {name, state, lag_messages, parked}'
 @click.argument("link", required=False)
 @click.option("--watch", "-w", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
+    "--interval", type=pause(0.1), default=2.0, show_default=True, metavar="SECONDS",
     help="The time between two looks with --watch.",
 )  # fmt: skip
 @click.pass_obj

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 import textwrap
@@ -78,7 +79,7 @@ def discard_if_broken() -> bool:
 
 def document(value: Any) -> None:
     """One JSON document; indented for a person, one line for a program."""
-    encoded = msgspec.json.encode(value)
+    encoded = _encoded(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
     write(encoded + b"\n")
@@ -86,7 +87,15 @@ def document(value: Any) -> None:
 
 def json_line(value: Any) -> None:
     """One line of a stream of JSON."""
-    write(msgspec.json.encode(value) + b"\n")
+    write(_encoded(value) + b"\n")
+
+
+def _encoded(value: Any) -> bytes:
+    """JSON of anything. The name of a file need not be UTF-8; escaped, a program can make the same bytes of it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
 @contextlib.contextmanager

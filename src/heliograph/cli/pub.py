@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
@@ -13,7 +14,7 @@ import click
 
 from heliograph.cli import output
 from heliograph.cli.common import Common
-from heliograph.cli.durations import duration, moment
+from heliograph.cli.durations import Number, duration, moment
 from heliograph.cli.frame import command
 from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import channel_argument
@@ -92,7 +93,7 @@ helio pub alerts hello --hub hub.example:7740       # no data directory here
 @click.option(
     "--count", "-n", type=click.IntRange(min=1), metavar="N", help="Publish MESSAGE N times, or N lines of stdin."
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second.")
+@click.option("--rate", type=Number(min=0, min_open=True), metavar="N", help="At most N messages a second.")
 @click.option("--delay", metavar="TIME", callback=duration, help="Deliver it later: after 250ms, 10s, 5m, 1h, 7d.")
 @click.option(
     "--at", "deliver_at", metavar="TIME", callback=moment, help="Deliver it then; a time without a zone is UTC."
@@ -241,7 +242,8 @@ class _Publishing:
                     stop.raise_if_asked()
                     self._publish(batch[at : at + together])
                     if rate is not None:
-                        stop.asked.wait(self._started_s + self._done / rate - time.monotonic())
+                        pause_s = self._started_s + self._done / rate - time.monotonic()
+                        stop.asked.wait(min(pause_s, threading.TIMEOUT_MAX))
         except (KeyboardInterrupt, Terminated):
             self._common.note(f"stopped; {output.several(self._done, 'message')} {self._verb} to {self._channel}")
             raise

@@ -8,6 +8,7 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, clean, plain
+from heliograph.cli.durations import pause
 from heliograph.cli.frame import command
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ helio sync hub alerts --json | jq '.channels[].left[]'
 @click.option("--pull", is_flag=True, help="Only fetch what is lacking here.")
 @click.option("--push", is_flag=True, help="Only send what is lacking there.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.0), default=30.0, show_default=True, metavar="SECONDS",
+    "--timeout", type=pause(0.0), default=30.0, show_default=True, metavar="SECONDS",
     help="How long to wait for a hub that is not there.",
 )  # fmt: skip
 @click.pass_obj

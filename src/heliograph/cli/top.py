@@ -10,6 +10,7 @@ import click
 
 from heliograph.cli import exits, output
 from heliograph.cli.common import Common, plain
+from heliograph.cli.durations import pause
 from heliograph.cli.frame import command
 from heliograph.cli.signals import Terminated
 
@@ -35,7 +36,7 @@ helio top --json --count 3 --interval 10      # three lines of JSON
 )
 @click.option("--once", is_flag=True, help="Print one table and end.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1, max=3600), default=1.0, show_default=True, metavar="SECONDS",
+    "--interval", type=pause(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
     help="The time between two looks; rates are those of this time.",
 )  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="With --json: end after N lines.")
