@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -763,3 +764,68 @@ def test_a_channel_that_is_deleted_after_a_message_was_stored_stays_deleted(
         await station.close()
 
     run(story)
+
+
+def test_many_who_wait_keep_nobody_else_from_working(tmp_path: Path) -> None:
+    async def story() -> None:
+        threads = ThreadPoolExecutor(2)  # what a small machine has, for everything in this loop
+        asyncio.get_running_loop().set_default_executor(threads)
+        async with hg.open_async(tmp_path / "data", name="host1") as station:
+            await station.publish("alerts", "first")
+            heard: dict[int, str] = {}
+
+            async def follow(number: int) -> None:
+                async for message in station.read("alerts", start="new", follow=True):
+                    heard[number] = message.data
+
+            async def work() -> None:
+                async with await station.queue("jobs", "resize") as queue:
+                    while True:
+                        await queue.receive(wait_s=20)
+
+            waiting = [asyncio.create_task(follow(number)) for number in range(10)]
+            waiting += [asyncio.create_task(work()) for _ in range(10)]
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+            await station.channels()
+            await station.publish("orders", 1)  # a new channel
+            await asyncio.to_thread(time.monotonic)  # the application's own work
+            await station.publish("alerts", "second")
+            await eventually(lambda: len(heard) == 10)
+            assert time.monotonic() - begun < 0.9  # one turn of waiting takes a second
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(story)
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("heliograph-wait")])
+
+
+def test_what_is_closed_is_closed_though_whoever_closes_is_cancelled_before_a_thread_has_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        gate = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with hg.open_async(tmp_path / "data", name="host1") as station:
+            subscription = await station.subscribe("alerts", print, name="pager")
+            queue = await station.queue("jobs", "resize")
+            producer = station.producer("importer")
+            blocked = asyncio.create_task(asyncio.to_thread(gate.wait, PATIENCE_S))
+            closing = [asyncio.create_task(one.close()) for one in (subscription, queue, producer)]
+            await asyncio.sleep(0.05)
+            for task in closing:
+                task.cancel()
+            await asyncio.gather(*closing, return_exceptions=True)
+            await eventually(lambda: subscription.state == "closed" and queue.closed)
+            gate.set()
+            await blocked
+            again = await station.subscribe("alerts", print, name="pager")
+            assert again.state == "running"
+
+    run(story)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

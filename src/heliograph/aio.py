@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from heliograph.arguments import check_seconds
 from heliograph.config import Config
 from heliograph.delivery import Retry, Subscription, SubscriptionStats
-from heliograph.delivery.attended import attended, made
+from heliograph.delivery.attended import Waiters, attended, made, surely
 from heliograph.delivery.ports import OnGap, OverflowPolicy
 from heliograph.delivery.queues.awaited import AsyncQueue
 from heliograph.errors import Busy, HeliographError, NotFound, StationClosed
@@ -163,7 +163,7 @@ class AsyncSubscription:
 
     async def close(self, *, forget: bool = False, timeout_s: float = 10.0) -> bool:
         """Stop after the current message and save the position; ``forget=True`` removes it."""
-        return await asyncio.to_thread(lambda: self.sync.close(forget=forget, timeout_s=timeout_s))
+        return await surely(lambda: self.sync.close(forget=forget, timeout_s=timeout_s))
 
     async def __aenter__(self) -> Self:
         return self
@@ -199,7 +199,7 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Save how far it has come."""
-        await asyncio.to_thread(self.sync.close)
+        await surely(self.sync.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -250,6 +250,7 @@ class AsyncStation:
         self._publisher = station.publisher
         self._engine = station.engine
         self._must_look = station.type_checks.must_look
+        self._waiters = Waiters()
         self._waiting: dict[Ticket, tuple[asyncio.Future[int], str]] = {}
         publishing = station.config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
@@ -528,7 +529,7 @@ class AsyncStation:
             ),
             lambda opened: opened.close(),
         )  # fmt: skip
-        return AsyncQueue(queue)
+        return AsyncQueue(queue, self._waiters)
 
     async def queues(self, channel: str | None = None) -> list[QueueInfo]:
         """Every queue, of one channel or of all."""
@@ -570,7 +571,8 @@ class AsyncStation:
         try:
             while not pieces.done:
                 try:
-                    messages = await attended(lambda: pieces.next(WAIT_SLICE_S), pieces.close)
+                    threads = self._waiters.threads() if follow else None
+                    messages = await attended(lambda: pieces.next(WAIT_SLICE_S), pieces.close, threads)
                 except asyncio.CancelledError:
                     left = True  # a thread may be at it still: it closes it
                     raise
@@ -692,7 +694,8 @@ class AsyncStation:
 
     async def close(self) -> None:
         """Stop the subscriptions, sync, and let go of the directory."""
-        await self._call(self.sync_station.close)
+        await surely(self.sync_station.close)
+        self._waiters.close()
         for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(StationClosed("the station was closed before this message was stored"))

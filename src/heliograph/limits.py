@@ -118,6 +118,9 @@ interpreter, and nobody waits for what is left to do."""
 WAIT_SLICE_S = 1.0
 """Readers look again this often, whatever the news say."""
 
+WAITERS_MAX = 1000
+"""As many readers and workers of an asynchronous station wait at the same time, each in a thread; more take turns."""
+
 BUSY_PAUSE_S = 0.005
 """Pause before an asyncio publisher that waits for room looks again."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from heliograph.arguments import check_many
+from heliograph.delivery.attended import Waiters, made, surely
 from heliograph.delivery.queues import decisions
 from heliograph.errors import HeliographError
 from heliograph.limits import WAIT_SLICE_S
@@ -57,8 +59,9 @@ class AsyncJob:
 class AsyncQueue:
     """One worker of a queue, which pulls; see :class:`Queue`."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, waiters: Waiters) -> None:
         self.sync = queue
+        self._waiters = waiters
 
     @property
     def channel(self) -> str:
@@ -91,21 +94,15 @@ class AsyncQueue:
         until = loop.time() + decisions.seconds(wait_s, "wait_s")
         while True:
             slice_s = min(WAIT_SLICE_S, max(0.0, until - loop.time()))
-            future = loop.run_in_executor(None, self.sync.receive, max_messages, slice_s)
-            try:
-                jobs = await asyncio.shield(future)
-            except asyncio.CancelledError:
-                future.add_done_callback(self._give_back)
-                raise
+            receive = functools.partial(self.sync.receive, max_messages, slice_s)
+            jobs = await made(receive, self._return, self._waiters.threads() if slice_s else None)
             if jobs or loop.time() >= until:
                 return [AsyncJob(job) for job in jobs]
 
-    def _give_back(self, future: asyncio.Future[list[Job]]) -> None:
-        """Nobody asked any more when these came: others shall have them."""
-        if not future.cancelled() and future.exception() is None and future.result():
-            future.get_loop().run_in_executor(None, self._return, future.result())
-
     def _return(self, jobs: list[Job]) -> None:
+        """Nobody asked any more when these came: others shall have them."""
+        if not jobs:
+            return
         try:
             self.sync.give_back(jobs)
         except HeliographError:
@@ -125,7 +122,7 @@ class AsyncQueue:
 
     async def close(self) -> None:
         """Give back what is not acknowledged."""
-        await asyncio.to_thread(self.sync.close)
+        await surely(self.sync.close)
 
     async def __aenter__(self) -> Self:
         return self
