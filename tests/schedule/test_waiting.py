@@ -177,6 +177,24 @@ def test_a_newer_file_is_refused(opened: Opener, root: Path, undisturbed: FileLo
     connection.close()
     with pytest.raises(hg.UnsupportedFormat, match="99"):
         opened().publish("alerts", 1, delay=60)
+    with pytest.raises(hg.UnsupportedFormat, match="99"):
+        opened(read_only=True).scheduled_count()
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_file_whose_maker_had_no_time_to_fill_it_holds_nothing(opened: Opener, root: Path, size: int) -> None:
+    opened().publish("alerts", 1)
+    (root / "schedule").mkdir()
+    with sqlite3.connect(root / "schedule" / FILE) as connection:
+        if size:
+            connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert (root / "schedule" / FILE).stat().st_size == size
+    reader = opened(read_only=True)
+    assert (reader.scheduled_count(), reader.schedules(), reader.stats().scheduled) == (0, [], 0)
+    writer = opened()
+    writer.publish("alerts", 1, delay=3600)
+    assert writer.scheduled_count() == 1
 
 
 def test_a_forked_child_touches_nothing_and_the_parent_goes_on(opened: Opener, undisturbed: FileLock) -> None:

@@ -233,8 +233,12 @@ class Database:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
+        self._known_version(connection)
+
+    def _known_version(self, connection: sqlite3.Connection) -> int:
         if (found := _version(connection)) > VERSION:
             raise UnsupportedFormat(f"{self.path} has format {found}, written by a newer Heliograph; upgrade")
+        return found
 
     def _open_without_trace(self) -> sqlite3.Connection:
         """Without a journal the file is all there is. With one, its index is used, and neither is written."""
@@ -244,7 +248,18 @@ class Database:
         if journal.exists() and not index.exists():
             raise ReadOnly(f"{journal} has no index, so reading it would write one; open without read_only=True once")
         how = "readonly_shm=1" if journal.exists() else "immutable=1"
-        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro&{how}", timeout=self._timeout_s, uri=True)
+        uri = f"{self.path.absolute().as_uri()}?mode=ro&{how}"
+        connection = sqlite3.connect(uri, timeout=self._timeout_s, uri=True)
+        try:
+            if self._known_version(connection) == VERSION:
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()  # whoever made the file was killed, or had no room, before anything was in it
+        nothing = sqlite3.connect(":memory:")
+        nothing.executescript(_LAYOUT)
+        return nothing
 
     def abandon(self) -> None:
         """In a forked child: whatever SQLite would do with these, even closing, could harm the parent's."""
