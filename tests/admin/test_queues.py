@@ -214,3 +214,30 @@ def test_the_state_of_a_live_queue_is_not_taken_away(tmp_path: Path) -> None:
         assert not report.ok
         assert state(tmp_path).exists()
         shared.release()
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_state_whose_maker_was_killed_hides_nothing_else_of_its_channel(tmp_path: Path, repair: bool) -> None:
+    with open_station(tmp_path / "data") as station:
+        half_done(station)
+    state(tmp_path / "data").write_bytes(b"")
+    line = next((tmp_path / "data" / "channels" / "jobs" / "0").glob("*.jsonl"))
+    overwrite(line, 20, b"#")
+    with open_station(tmp_path / "data") as station:
+        report = verify(station, repair=repair)
+        assert (report.lines, report.damaged, report.ok) == (40 - 1, 1, repair)
+        with station.queue("jobs", QUEUE) as queue:
+            assert set(data(queue.receive(100))) >= set(LEFT) - {0, 1}
+
+
+def test_what_is_missing_in_a_channel_that_is_there_is_no_reason_to_pass_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise hg.NotFound("something is not there")
+
+    monkeypatch.setattr("heliograph.admin.verify.check_positions", fail)
+    with open_station(tmp_path / "data") as station:
+        half_done(station)
+        with pytest.raises(hg.NotFound, match="something is not there"):
+            verify(station)

@@ -184,7 +184,8 @@ def _check(station: Station, name: str, meter: _Meter, *, repair: bool) -> Chann
             with engine.without_upkeep() if repair else contextlib.nullcontext():
                 report = _Channel(station, name, meter, repair=repair).check()
         except NotFound:
-            pass
+            if born is not None and _born(station, name) == born:
+                raise  # the channel is there: it must not pass for checked
         except FileNotFoundError as error:
             if _born(station, name) == born:
                 raise explain(error, f"cannot check channel '{name}'") from error

@@ -357,6 +357,8 @@ def wrong_with(path: Path) -> str | None:
     try:
         with contextlib.closing(_reading(path)) as connection:
             return _checked(connection)
+    except NotFound:
+        return None  # nothing is in it yet: whoever makes it, or comes after one that was killed, fills it
     except sqlite3.Error as error:
         return str(error)
 
