@@ -16,7 +16,7 @@ from typing import Final
 from heliograph.engine import queuestore
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.queuestore import FILE
-from heliograph.errors import SubscriptionBusy
+from heliograph.errors import NotFound, SubscriptionBusy
 from heliograph.station.reader import message_at
 
 LOOKS: Final = 4
@@ -52,7 +52,10 @@ def _wrong(path: Path) -> str | None:
             time.sleep(PAUSE_S)
         if not path.exists():
             return None
-        what = queuestore.wrong_with(path)
+        try:
+            what = queuestore.wrong_with(path)
+        except NotFound:
+            return None  # nothing is in it yet: whoever makes it, or comes after one that was killed, fills it
         if what is None:
             return None
     return f"cannot be used ({what}); repair sets it aside, and the queue goes on at its saved position"

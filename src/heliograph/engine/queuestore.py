@@ -353,12 +353,10 @@ def copied(source: Path, target: Path, *, read_only: bool) -> Iterator[Turn]:
 
 
 def wrong_with(path: Path) -> str | None:
-    """What is wrong with a queue's state; None if nothing is. Leaves no trace."""
+    """What is wrong with a queue's state; None if nothing is. NotFound if nothing is in it. Leaves no trace."""
     try:
         with contextlib.closing(_reading(path)) as connection:
             return _checked(connection)
-    except NotFound:
-        return None  # nothing is in it yet: whoever makes it, or comes after one that was killed, fills it
     except sqlite3.Error as error:
         return str(error)
 
