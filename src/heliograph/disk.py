@@ -211,6 +211,18 @@ class TracelessDisk(Disk):
 SYSTEM_DISK = Disk()
 
 
+def anchored(path: str | os.PathLike[str]) -> Path:
+    """What a path means now, whatever directory the process goes to later, as a daemon does.
+
+    >>> anchored("data") == Path.cwd() / "data"
+    True
+    """
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:  # the working directory is gone: whoever uses the path hears of it
+        return Path(path)
+
+
 def explain(error: OSError, doing: str) -> StorageError | ReadOnly:
     """Turn an OSError into ours: what happened, to what, and what to do next."""
     detail = os.strerror(error.errno) if error.errno else str(error)

@@ -10,7 +10,7 @@ from typing import Any
 from heliograph import config as configs
 from heliograph.clock import SYSTEM_CLOCK, Clock
 from heliograph.config import Config
-from heliograph.disk import SYSTEM_DISK, Disk
+from heliograph.disk import SYSTEM_DISK, Disk, anchored
 from heliograph.station import Station, links, open_station
 from heliograph.station.links import LinkInfo
 
@@ -77,4 +77,5 @@ def _source(
         given["data_dir"] = os.fspath(path)
     if name is not None:
         given["name"] = name
-    return Path(file), lambda: configs.load(file, **given)
+    place = anchored(file)
+    return place, lambda: configs.load(place, **given)

@@ -402,3 +402,33 @@ def test_who_only_looks_sees_a_channel_that_was_made_again_as_it_is_now(opened: 
     station.publish("alerts", "new")
     assert looking.channel("alerts").messages == 1
     assert [channel.messages for channel in looking.stats().channels] == [1]
+
+
+def test_a_process_may_go_to_another_directory_after_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = threading.Event()
+    with hg.open("data", name="host1", segment_bytes=4096) as station:
+        station.publish("alerts", 0)
+        monkeypatch.chdir(tmp_path / "elsewhere")  # as a daemon does
+        station.subscribe("alerts", lambda message: message.data == 100 and done.set(), name="pager", start="first")
+        for number in range(1, 101):
+            station.publish("alerts", number)
+        station.publish("orders", 1)
+        station.publish("orders", 2, delay=3600)
+        assert done.wait(10)
+        assert [message.data for message in station.read("alerts")] == list(range(101))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    with hg.open(tmp_path / "data") as station:
+        assert [info.offset for info in station.subscriptions()] == [101]
+        assert (station.channel("orders").messages, station.scheduled_count()) == (1, 1)
+
+
+def test_a_directory_that_was_moved_away_is_not_begun_anew_in_its_old_place(tmp_path: Path) -> None:
+    station = hg.open(tmp_path / "data", name="host1")
+    station.publish("alerts", 1)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    with pytest.raises(hg.StorageError, match="moved or deleted"):
+        station.publish("orders", 1)
+    station.close()
+    assert not (tmp_path / "data").exists()

@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from heliograph.clock import SYSTEM_CLOCK, Clock, from_us
+from heliograph.disk import anchored
 from heliograph.errors import CertificateError, HeliographError
 from heliograph.federation.certificates import name_of
 from heliograph.federation.lifetimes import Reminders, Status, shown
@@ -78,7 +79,7 @@ class TlsFiles:
         self, cert: str | Path, key: str | Path, ca: str | Path, crl: str | Path | None = None, *,
         clock: Clock = SYSTEM_CLOCK, on_warning: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        self.paths = TlsPaths(Path(cert), Path(key), Path(ca), None if crl is None else Path(crl))
+        self.paths = TlsPaths(anchored(cert), anchored(key), anchored(ca), None if crl is None else anchored(crl))
         self._clock = clock
         self._on_warning = on_warning
         self._lock = threading.Lock()

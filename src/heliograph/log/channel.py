@@ -22,7 +22,7 @@ import msgspec
 
 from heliograph.clock import Clock, from_us
 from heliograph.disk import Disk, explain
-from heliograph.errors import ConfigError, Damaged, NotFound, UnsupportedFormat
+from heliograph.errors import ConfigError, Damaged, NotFound, StorageError, UnsupportedFormat
 from heliograph.limits import PARTITIONS_MAX
 from heliograph.log.head import Fields, Head
 from heliograph.log.segments import path_of
@@ -140,6 +140,7 @@ def create(
     built = root / "channels" / f"{NEW}{name}-{os.getpid()}-{os.urandom(4).hex()}"
     target = channel_path(root, name)
     try:
+        built.mkdir()  # not its parents: in place of a station that was moved away, messages would be lost to it
         for number in range(partitions):
             _make_partition(built / str(number), disk, boot, now_us)
         data = msgspec.json.format(_encode(file), indent=1) + b"\n"
@@ -151,12 +152,16 @@ def create(
             disk.remove_tree(built)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (target / "channel.json").exists():
             return False  # though it may be deleted again by now
+        if not built.parent.exists():
+            raise StorageError(
+                f"cannot create channel '{name}': {root} was moved or deleted meanwhile. Open it where it is now."
+            ) from error
         raise explain(error, f"cannot create channel '{name}'") from error
     return True
 
 
 def _make_partition(directory: Path, disk: Disk, boot: bytes, now_us: int) -> None:
-    directory.mkdir(parents=True)
+    directory.mkdir()
     disk.close(disk.open(path_of(directory, 0), os.O_CREAT | os.O_WRONLY))
     Head.create(directory / "head", disk, boot, Fields(created_us=now_us))
     disk.sync_directory(directory)

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +21,7 @@ from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, DeadLetterIdentity
 from heliograph.delivery.invoke import check_handler, is_async
 from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.delivery.retry import check_retry
-from heliograph.disk import SYSTEM_DISK, Disk, explaining
+from heliograph.disk import SYSTEM_DISK, Disk, anchored, explaining
 from heliograph.engine.files import FilesEngine
 from heliograph.errors import ConfigError, InvalidArgument, NotFound, SubscriptionBusy
 from heliograph.filters import Choice, sieve_of
@@ -106,7 +105,7 @@ class Station:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.config = config
-        self.path = Path(config.storage.data_dir)
+        self.path = anchored(config.storage.data_dir)
         self.read_only = read_only
         self.payloads = Payloads()
         self.engine = FilesEngine(self.path, config, read_only=read_only, disk=disk, clock=clock)
