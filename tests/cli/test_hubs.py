@@ -72,6 +72,7 @@ def test_options_that_do_not_fit(hub: Hub, helio: Helio) -> None:
         (["read", "alerts", "--cert-key", "a.key"], "--cert-key is for --hub"),
         (["pub", "alerts", "x", "--hub", "localhost:1"], "tls lacks cert, key, ca"),
         (["pub", "alerts", "x", "--hub", "ftp://localhost", *certificates(hub)], "is not a hub's address"),
+        (["read", "alerts", "--hub", "localhost:77400", *certificates(hub)], "is not a hub's address"),
     ):
         result = helio(*arguments)
         assert (result.exit_code, words in result.stderr) == (2, True), result.stderr

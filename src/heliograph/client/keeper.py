@@ -14,6 +14,7 @@ from typing import Final
 import picows
 
 from heliograph.client.line import Line, nothing_here, text_of
+from heliograph.config.federated import is_address
 from heliograph.errors import (
     CertificateError,
     ConfigError,
@@ -59,8 +60,8 @@ def address_of(url: str) -> str:
     if not host or "/" in host:
         raise ConfigError(f"{url!r} is not a hub's address: use wss://HOST:PORT")
     if ":" not in host.rpartition("]")[2]:
-        return f"{host}:{PORT}"
-    if not host.rpartition(":")[2].isdecimal():
+        host = f"{host}:{PORT}"
+    if not is_address(host):
         raise ConfigError(f"{url!r} is not a hub's address: use wss://HOST:PORT")
     return host
 

@@ -41,7 +41,7 @@ def _check_peer(peer: Peer, where: str) -> None:
 
 
 def _check_link(link: Link, where: str) -> None:
-    if not _port(_ADDRESS, link.hub):
+    if not is_address(link.hub):
         raise ConfigError(f"{where}.hub = {link.hub!r}: write HOST:PORT, as in hub.example:7740")
     for name in ("publish", "subscribe", "sync"):
         _check_names(getattr(link, name), f"{where}.{name}")
@@ -64,6 +64,15 @@ def _check_once(where: str, what: str, said: list[str]) -> None:
     twice = [text for text, count in Counter(said).items() if count > 1]
     if twice:
         raise ConfigError(f"{where}: {what} {twice[0]!r} is there twice; write it once, with everything it may do")
+
+
+def is_address(text: str) -> bool:
+    """Whether a hub may be there.
+
+    >>> is_address("hub.example:7740"), is_address("hub.example"), is_address("hub.example:77400")
+    (True, False, False)
+    """
+    return _port(_ADDRESS, text)
 
 
 def _port(form: re.Pattern[str], text: str) -> bool:
