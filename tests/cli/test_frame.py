@@ -268,6 +268,8 @@ def test_a_hostile_subscription_name_is_refused_with_one_line(
         (["dead", "show", "17"], "--channel"),
         (["read", "alerts", "--follow", "--end", "7"], "--follow"),
         (["sub", "alerts", "--max-retries", "3"], "--exec"),
+        (["sub", "alerts", "--name", "pager", "--exec", " "], "--exec': it is empty"),
+        (["reply", "alerts", "--exec", ""], "--exec': it is empty"),
         (["completion"], "Choose from: bash, zsh, fish (see"),
         (["pub", "alerts", "x", "--rate", "nan"], "--rate"),
         (["stats", "--watch", "--interval", "nan"], "--interval"),

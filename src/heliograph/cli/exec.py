@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Final
 
+import click
+
 from heliograph.cli.messages import to_json
 
 if TYPE_CHECKING:
@@ -21,6 +23,18 @@ _TAIL_BYTES: Final = 1_000
 
 _LINGER_S: Final = 0.5
 """How long to wait for the end of stderr once a command has ended: it may have left something running."""
+
+
+class Command(click.types.StringParamType):
+    """A shell command. An empty one (a variable that is not set) would succeed with each message and do nothing."""
+
+    name = "command"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The command as it is."""
+        if not value.strip():
+            self.fail("it is empty, and every message would count as done.", param, ctx)
+        return value
 
 
 class CommandFailed(Exception):

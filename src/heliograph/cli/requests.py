@@ -10,7 +10,7 @@ import click
 from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
 from heliograph.cli.durations import duration
-from heliograph.cli.exec import Exec
+from heliograph.cli.exec import Command, Exec
 from heliograph.cli.frame import command
 from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import SUBSCRIPTION, channel_argument, channel_or_pattern_argument
@@ -92,7 +92,7 @@ helio reply prices --exec ./price.sh --hub hub.example:7740
 )
 @channel_or_pattern_argument
 @click.option(
-    "--exec", "exec_", required=True, metavar="COMMAND",
+    "--exec", "exec_", type=Command(), required=True, metavar="COMMAND",
     help="Run a shell command for each request: its JSON on stdin, and HELIOGRAPH_CHANNEL, _OFFSET, _ID, _TYPE "
     "and _KEY in the environment. What it prints is the reply; any exit code but 0 is a failure.",
 )  # fmt: skip

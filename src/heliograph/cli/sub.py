@@ -9,7 +9,7 @@ import click
 
 from heliograph.cli import exits, messages, output
 from heliograph.cli.common import Common
-from heliograph.cli.exec import Exec
+from heliograph.cli.exec import Command, Exec
 from heliograph.cli.frame import command
 from heliograph.cli.hubs import hub_client, hub_options
 from heliograph.cli.names import SUBSCRIPTION, channel_or_pattern_argument
@@ -66,7 +66,7 @@ helio sub jobs --name worker --queue --exec ./work.sh --hub hub.example:7740
     "that has a position resumes there.",
 )  # fmt: skip
 @click.option(
-    "--exec", "exec_", metavar="COMMAND",
+    "--exec", "exec_", type=Command(), metavar="COMMAND",
     help="Run a shell command for each message: its JSON on stdin, and HELIOGRAPH_CHANNEL, _PARTITION, _OFFSET, "
     "_ID, _TYPE and _KEY in the environment. Any exit code but 0 is a failure.",
 )  # fmt: skip
