@@ -103,7 +103,7 @@ def test_what_no_reader_could_be_sure_to_decode_is_refused_by_client_and_hub(
     with hub.open("hub"), hub.connect() as client:
         with pytest.raises(hg.InvalidMessage, match="nested too deeply: 800 levels"):
             client.publish("alerts", deep)
-        monkeypatch.setattr("heliograph.payloads.refuse_too_deep", lambda _: None)  # a client that does not look
+        monkeypatch.setattr("heliograph.plain.refuse_too_deep", lambda _: None)  # a client that does not look
         with pytest.raises(hg.InvalidMessage, match="nested too deeply: 800 levels"):
             client.publish("alerts", deep)
         assert client.publish("alerts", "flat").offset == 0
