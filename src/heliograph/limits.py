@@ -108,6 +108,15 @@ LOCK_YIELD_S = 0.0005
 LOCK_SHARED_S = 0.02
 """Durability ``always``: after being asked for the lock, a process frees it before its syncs for this long."""
 
+TRAY_WAIT_S = 0.001
+"""How long a message lies in the tray before whoever handed it in asks for the lock, or rings,"""
+
+TRAY_TRIES = 5
+"""so often, and then waits for the lock and nothing else."""
+
+TRAY_EMPTY_MAX = 4096
+"""After how many own messages without one in the tray the lock's holder looks there no longer."""
+
 NEWS_ARMED_S = 1.5
 """How long a waiting reader asks other processes to write news; it asks again every second."""
 

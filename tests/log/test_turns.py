@@ -94,7 +94,7 @@ def test_whoever_was_asked_lets_the_other_have_the_lock_first(
     def meanwhile() -> None:
         if clock.now >= woken and not order:
             order.append("other")
-            assert not other.acquire(1.0, turn=True)
+            assert not other.acquire(1.0, TURN)
         elif other.held and clock.now > woken + LOCK_TURN_S:
             other.release()
 
@@ -271,7 +271,7 @@ def test_who_waits_sleeps_until_shortly_before_the_turn_ends_that_the_holder_spe
             one.release()
 
     clock.meanwhile = meanwhile
-    other.acquire(1.0, turn=True)
+    other.acquire(1.0, TURN)
     assert other.held
     assert LOCK_TURN_S - LOCK_EARLY_S - 1e-4 < clock.slept_s < LOCK_TURN_S, "it slept once, and not too long"
     assert clock.gave_way > 10, "and was awake when the turn ended"
@@ -287,7 +287,7 @@ def test_a_time_that_makes_no_sense_is_not_waited_for(locks: tuple[AppendLock, A
             one.release()
 
     clock.meanwhile = meanwhile
-    other.acquire(1.0, turn=True)
+    other.acquire(1.0, TURN)
     assert clock.slept_s < LOCK_TURN_S
 
 
@@ -312,7 +312,7 @@ def test_one_append_does_not_wait_for_a_turn_to_end(locks: tuple[AppendLock, App
     assert clock.slept_s == 0
     one_waits = clock.now
     other.release()
-    one.acquire(1.0, turn=True)
+    one.acquire(1.0, TURN)
     assert clock.now - one_waits < LOCK_YIELD_S, "and gives it back at once"
 
 

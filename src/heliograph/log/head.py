@@ -10,13 +10,14 @@ and never replaced while a station is open::
     72       the fields in the order of ``Fields``, 8 bytes each: first what every append moves
     208  I   crc32c of the fields (0 where the machine does not need it, see below)
     512  Q   news wanted until (monotonic ns): a reader in some process waits
-    520  Q   lock wanted: 1 if a process waits for the append lock to append once, 2 if it wants a turn, or when
-             (monotonic ns) the holder's own turn ends
+    520  Q   lock wanted: 1 if a process waits for the append lock to append once, 2 if it wants a turn, 3 if it
+             would rather hand its messages in (tray.py), or when (monotonic ns) the holder's own turn ends
     528  Q   process id of the lock's holder, 0 when it was given back: a process that finds another one here
              after getting the lock knows that the holder died, and looks at the end of the log
     536  Q   the time of change (ns) that the directory had when it was last looked through and in order
     544  Q   the length of the active segment's file, if room was laid behind what is written (room.py), else 0 or
              less than that. Written and read under the append lock only
+    552  Q   process id of the lock's holder while it takes messages from the tray, else 0
     1024     16 pairs of Q, places where readers say that they wait (news.py): whose it is, and until when
 
 The fields are written under the append lock only. They are read without it: the sequence detects a tear where
@@ -56,6 +57,7 @@ LOCK_WANTED: Final = 520 // 8
 LOCK_HOLDER: Final = 528 // 8
 LOOKED_THROUGH: Final = 536 // 8
 ROOM: Final = 544 // 8
+SERVED_BY: Final = 552 // 8
 NEWS_PLACES: Final = 1024 // 8
 NEWS_PLACES_END: Final = NEWS_PLACES + 2 * 16
 INODE: Final = 24 // 8

@@ -21,12 +21,13 @@ from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
 from heliograph.limits import LOCK_OFTEN_S
 from heliograph.log import indexing, recovery, room, segments
-from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, Fields, Head, Limit, TornHead
+from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, SERVED_BY, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
-from heliograph.log.locks import AppendLock
+from heliograph.log.locks import BRIEFLY, AppendLock
 from heliograph.log.news import News
+from heliograph.log.tray import Tray
 
-_NO_TIME: Final = sys.maxsize
+NO_TIME: Final = sys.maxsize
 _OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 
 
@@ -58,12 +59,13 @@ class HeldLog:
 
     __slots__ = (  # not for memory: attributes of an object with this many are slow without
         "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
-        "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock", "_map", "_map_from",
-        "_map_to", "_on_kept", "_origin", "_own_us", "_owner", "_retired", "_room_bytes", "_room_from", "_rotate_at",
-        "_seen", "_syncing", "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us",
-        "first", "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us",
-        "open_position", "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next", "used",
-        "written",
+        "_hands_in", "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock",
+        "_map", "_map_from", "_map_to", "_on_kept", "_origin", "_owed", "_own_us", "_owner", "_retired",
+        "_room_bytes", "_room_from", "_rotate_at", "_seen", "_served", "_serves", "_syncing", "_tray",
+        "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
+        "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us",
+        "open_position", "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next",
+        "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +100,12 @@ class HeldLog:
         self._head_map = self.head.map
         self._own_us = 0  # when this process last appended
         self._seen = -1  # the head's sequence when we last freed the lock
-        self._watched = False  # whether somebody will give a kept lock back
+        self._watched = False  # whether somebody will give a kept lock, or the tray, back
+        self._tray: Tray | None = None
+        self._hands_in = False  # whether this process hands in, and the last one was taken
+        self._serves = False  # whether this process takes what others hand in
+        self._served = 0  # the offset behind the last one of those
+        self._owed = 0  # the offset behind the last one that this process handed in and has not seen synced
         self._half_rotated = False
         self._fence_due = False  # a sync failed, and the lock was not had to say so
         self._fd = self._index_fd = -1
@@ -122,13 +129,30 @@ class HeldLog:
             self.open_position, self.open_min_us, self.open_max_us, self.index_count, self.base, self.synced,
             self.synced_next, self.synced_crc, self.first, self.created_us, self.state,
         ) = fields  # fmt: skip
-        self._latest_us = _NO_TIME
+        self._latest_us = NO_TIME
 
     def _fold_times(self) -> None:
         """Say in each field what is kept in one while every message is the latest in every way."""
-        if self._latest_us != _NO_TIME:
+        if self._latest_us != NO_TIME:
             self.append_us = self.peak_us = self.open_max_us = self._latest_us
-            self._latest_us = _NO_TIME
+            self._latest_us = NO_TIME
+
+    def _note_times(self, offset: int, min_us: int, max_us: int, now_us: int) -> None:
+        """Something with event times between these is appended at an offset."""
+        self._fold_times()
+        if self.open_first == offset:
+            self.open_min_us, self.open_max_us = min_us, max_us
+        else:
+            if min_us < self.open_min_us:
+                self.open_min_us = min_us
+            if max_us > self.open_max_us:
+                self.open_max_us = max_us
+        if max_us > self.peak_us:
+            self.peak_us = max_us
+        if now_us > self.append_us:  # the clock may step back; the order of appends does not
+            self.append_us = now_us
+        if self.append_us == self.peak_us == self.open_max_us:  # from here on the latest one is enough to know
+            self._latest_us = self.append_us
 
     def _store(self) -> None:
         self._fold_times()
@@ -172,10 +196,10 @@ class HeldLog:
 
     # -- the lock -----------------------------------------------------------------------------------------
 
-    def _enter(self, *, turn: bool = False) -> None:
+    def _enter(self, wish: int = BRIEFLY) -> None:
         """Take the lock (unless it was kept) and know the log's end; refuse if it is fenced or deleted."""
         if not self._lock.held:
-            self._acquire(turn=turn)
+            self._acquire(wish)
             try:
                 if self.state & (DELETED | FENCED):
                     self._check_flags()
@@ -184,11 +208,11 @@ class HeldLog:
                 self._release_in_doubt()
                 raise
 
-    def _acquire(self, *, turn: bool = False) -> None:
+    def _acquire(self, wish: int = BRIEFLY) -> None:
         """Take the lock and see what other processes did; repair what a dead one left."""
         if self.closed:
             raise Evicted(str(self._directory))
-        orphaned = self._lock.acquire(self._busy_timeout_s, turn=turn)
+        orphaned = self._lock.acquire(self._busy_timeout_s, wish)
         try:
             if (
                 self._words[SEQUENCE] == self._seen
@@ -215,16 +239,25 @@ class HeldLog:
 
     def _leave(self, *, often: bool) -> None:
         """Say everything in the head; free the lock unless it may be kept, which is of use if it is needed often."""
-        if (self._lock.keep and not often) or not self._lock.may_keep():
+        if (self._lock.keep and not often) or not self._may_keep():
             self._release()
             return
+        if self._tray is not None:
+            self._let_go_of_tray()
         self._store()
         if not self._watched:
             self._watched = True
             self._on_kept(self)
 
+    def _may_keep(self) -> bool:
+        """After an append: whether to keep the lock."""
+        return self._lock.may_keep()
+
     def _release(self) -> None:
         """Say everything in the head, then free the lock."""
+        if self._tray is not None:
+            self._serve_no_more()
+            self._let_go_of_tray()
         self._store()
         self._seen = self._words[SEQUENCE]
         if self._half_rotated:
@@ -235,8 +268,21 @@ class HeldLog:
 
     def _disown(self) -> None:
         """Free the lock as a dying process would, the head as it last was: whoever is next repairs."""
+        self._serve_no_more()
         self._lock.disown()
         self._seen = -1
+
+    def _serve_no_more(self) -> None:
+        """Take nothing more that others hand in."""
+        if self._serves:
+            self._serves = False
+            self._words[SERVED_BY] = 0
+
+    def _let_go_of_tray(self) -> None:
+        """With the lock: nothing is under way that this process handed in. Another one may, perhaps to this one."""
+        self._hands_in = False
+        if self._tray is not None:
+            self._tray.give_up()
 
     def _release_in_doubt(self) -> None:
         """After an error: whoever is next, perhaps we, compares the file's size with the head."""

@@ -24,13 +24,14 @@ from heliograph.limits import (
     LOCK_TURN_S,
     LOCK_YIELD_S,
 )
-from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, Head
+from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, SERVED_BY, Head
 
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARED: Final = fcntl.LOCK_SH | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 BRIEFLY: Final = 1
 TURN: Final = 2
+HAND_IN: Final = 3
 """What the word LOCK_WANTED says, if it is not a time."""
 
 
@@ -141,6 +142,10 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class Served(Exception):
+    """The lock is not had: its holder takes messages from the tray instead."""
+
+
 class AppendLock:
     """The append lock of one partition. Its owner's threads are already excluded by the partition's mutex.
 
@@ -163,7 +168,7 @@ class AppendLock:
     """
 
     __slots__ = (
-        "_clock", "_disk", "_fd", "_head", "_pid", "_yields", "held", "keep", "path", "shared_until", "turn_until",
+        "_clock", "_disk", "_fd", "_head", "_yields", "held", "keep", "path", "pid", "shared_until", "turn_until",
     )  # fmt: skip
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
@@ -172,17 +177,18 @@ class AppendLock:
         self._clock = clock
         self._head = head
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT)
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._yields = False  # somebody wanted it when it was given back
         self.keep = keep  # whether it may stay held between appends
         self.held = False
         self.turn_until = 0.0  # kept and asked for: when to hand it over
         self.shared_until = 0.0  # not kept and asked for: free it before syncing until then
 
-    def acquire(self, timeout_s: float, *, turn: bool = False) -> bool:
+    def acquire(self, timeout_s: float, wish: int = BRIEFLY) -> bool:
         """Take the lock, for one append or a turn; or raise Busy naming the holder when it was not had in time.
 
-        True if its last holder died holding it: the head may lack what that one knew.
+        True if its last holder died holding it: the head may lack what that one knew. Whoever would rather hand in is
+        told by Served that the holder takes it.
         """
         try:
             if self._yields:
@@ -190,7 +196,7 @@ class AppendLock:
             try:
                 self._disk.flock(self._fd, _EXCLUSIVE)
             except BlockingIOError:
-                self._contend(timeout_s, TURN if turn else BRIEFLY)
+                self._contend(timeout_s, wish)
         except BaseException:  # Ctrl-C may come when the lock is had and nobody knows it yet
             self._unlock()
             raise
@@ -199,7 +205,9 @@ class AppendLock:
         words = self._head.words
         words[LOCK_WANTED] = 0  # whoever else waits says so again at once
         orphaned = words[LOCK_HOLDER] != 0
-        words[LOCK_HOLDER] = self._pid
+        if orphaned:
+            words[SERVED_BY] = 0
+        words[LOCK_HOLDER] = self.pid
         return orphaned
 
     def _stand_back(self) -> None:
@@ -218,6 +226,8 @@ class AppendLock:
         started = clock.monotonic()
         ring_at = started + LOCK_RING_S
         while True:
+            if wish == HAND_IN and words[SERVED_BY] == words[LOCK_HOLDER] != 0:
+                raise Served
             said = words[LOCK_WANTED]
             if not said or said > wish == BRIEFLY:  # not each time: it would take the cache line from the holder
                 words[LOCK_WANTED] = said = wish
@@ -232,15 +242,17 @@ class AppendLock:
             if left_s > LOCK_EARLY_S:
                 clock.sleep(min(left_s, LOCK_TURN_S) - LOCK_EARLY_S)
             elif left_s < -LOCK_SLEEP_S and now > ring_at:
-                self._ring()
+                self.ring(wish)
                 ring_at = now + LOCK_TURN_S
             elif now - started > LOCK_SPIN_S and left_s < -LOCK_SLEEP_S:
                 clock.sleep(LOCK_SLEEP_S)
             else:  # there may be no core left for the holder, or for those whom the holder waits for
                 clock.give_way()
 
-    def _ring(self) -> None:
+    def ring(self, wish: int) -> None:
         """Wake the thread of the holder's process that looks after its locks."""
+        if not self._head.words[LOCK_WANTED]:
+            self._head.words[LOCK_WANTED] = wish
         with contextlib.suppress(OSError):  # it looks by itself, too, now and then
             self._disk.pwrite(self._fd, b"!", 0)
 

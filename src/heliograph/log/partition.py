@@ -34,8 +34,9 @@ from heliograph.log.head import (
 )
 from heliograph.log.held import Evicted
 from heliograph.log.lines import Form
+from heliograph.log.locks import BRIEFLY, TURN
 from heliograph.log.news import Fresh
-from heliograph.log.roomy import RoomyLog
+from heliograph.log.sharing import SharingLog
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
@@ -45,7 +46,7 @@ _LOOK_MASK: Final = 15
 """Whoever publishes one by one, asked for the lock, looks after every 16th whether its turn is over."""
 
 
-class Partition(RoomyLog):
+class Partition(SharingLog):
     """The writing side of one partition in this process."""
 
     __slots__ = ()
@@ -56,7 +57,7 @@ class Partition(RoomyLog):
         """Append groups of bodies with one write; afterwards each knows its first offset."""
         with self.mutex:
             often = self._often(groups[-1].now_us)
-            self._enter(turn=often)
+            self._enter(TURN if often else BRIEFLY)
             self._append(groups)
             self._leave(often=often)
         if not self._always:  # else there is no news before the sync: whoever woke now would be in its way
@@ -86,13 +87,16 @@ class Partition(RoomyLog):
                     line = form.line(self._origin)
                 data = line % (id_bytes, microseconds, hole, offset)
                 data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
+                following = offset + 1
+                if self._serves:
+                    data, following = self._with_another(data)
                 written = at + len(data)
                 if written <= self._map_to:
                     start = self._map_from
                     self._map[at - start : written - start] = data
                 else:
                     self._write_bytes(data)
-                self.next = following = offset + 1
+                self.next = following
                 self.written = written
                 self.crc = crc = _extend(self.crc, data)
                 self.used = True
@@ -111,29 +115,20 @@ class Partition(RoomyLog):
             except BaseException as error:
                 self._give_up(error)
                 raise
-            if words[NEWS_WANTED]:  # as it is while anybody waits, in whichever process
-                self.news.tell()
-            if not offset & _LOOK_MASK and words[LOCK_WANTED] and not self._lock.may_keep():
-                self._own_us = now_us
-                self._release()
+            if words[NEWS_WANTED] or not offset & _LOOK_MASK or self._serves:
+                self._look_around(now_us)
             return offset
 
-    def _note_times(self, offset: int, min_us: int, max_us: int, now_us: int) -> None:
-        """Something with event times between these is appended at an offset."""
-        self._fold_times()
-        if self.open_first == offset:
-            self.open_min_us, self.open_max_us = min_us, max_us
-        else:
-            if min_us < self.open_min_us:
-                self.open_min_us = min_us
-            if max_us > self.open_max_us:
-                self.open_max_us = max_us
-        if max_us > self.peak_us:
-            self.peak_us = max_us
-        if now_us > self.append_us:  # the clock may step back; the order of appends does not
-            self.append_us = now_us
-        if self.append_us == self.peak_us == self.open_max_us:  # from here on the latest one is enough to know
-            self._latest_us = self.append_us
+    def _look_around(self, now_us: int) -> None:
+        """One was appended: tell those who wait for it, in whichever process, and see whether others want to append."""
+        words = self._words
+        if self._serves and self._served == self.next:
+            self._answer()
+        if words[NEWS_WANTED]:
+            self.news.tell()
+        if words[LOCK_WANTED] and not self._may_keep():
+            self._own_us = now_us
+            self._release()
 
     def _line(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes) -> bytes:
         """A message as it stands in this log if it comes next."""
@@ -152,10 +147,12 @@ class Partition(RoomyLog):
         raise explain(error, f"cannot append to {self._directory}") from error
 
     def _append_one_entering(self, body: bytes, now_us: int, guard: Guard | None) -> int:
+        often = self._hands_in or self._often(now_us)
+        if often and guard is None and not self._lock.held and (offset := self._hand_in(body, now_us)) >= 0:
+            return offset
         group = Group((body,), (_value(body),), now_us)
         group.guard = guard
-        often = self._often(now_us)
-        self._enter(turn=often)
+        self._enter(TURN if often else BRIEFLY)
         self._append((group,))
         self._leave(often=often)
         if group.refused is not None:
@@ -356,10 +353,11 @@ class Partition(RoomyLog):
     def sync(self, mark: Mark | None = None) -> None:
         """Make everything this process appended durable, or raise OutcomeUnknown and fence the log."""
         with self.mutex:
+            if mark is None:
+                self._look_after_owed()
+                mark = Mark(self.base, self.written, self.next, self.crc)
             if self._fd < 0:
                 return
-            if mark is None:
-                mark = Mark(self.base, self.written, self.next, self.crc)
             if mark.base != self.base or self.synced >= mark.written:
                 return  # rotation synced it, or somebody else did
             fd = self._fd
@@ -414,6 +412,8 @@ class Partition(RoomyLog):
             raise OutcomeUnknown(f"what was just written may or may not survive: {error}") from error
         if self.base == mark.base and mark.written > self.synced:
             self.synced, self.synced_next, self.synced_crc = mark.written, mark.next, mark.crc
+        if self._owed <= mark.next:
+            self._owed = 0
         self._leave(often=kept)
 
     def _fence(self, base: int | None = None) -> None:
@@ -499,10 +499,11 @@ class Partition(RoomyLog):
             self._fold_times()
             idle_us = self._clock.time_ns() // 1000 - self.append_us  # below 0 if the clock was put back
             busy = self.next != following and idle_us < _KEEP_US
-            if self._lock.held and not (busy and self._lock.may_keep()):
+            if self._lock.held and not (busy and self._may_keep()):
                 self._release()
-            self._watched = busy  # though another process may have the lock: this one is in its turns
-            return not busy
+            # Though another process may have the lock: this one is in its turns, or hands in.
+            self._watched = not self._tray_is_idle() or busy
+            return not self._watched
         finally:
             self.mutex.release()
 
@@ -514,7 +515,7 @@ class Partition(RoomyLog):
             if self._words[LOCK_WANTED] and self._lock.held:
                 self._fold_times()
                 busy = 0 <= self._clock.time_ns() // 1000 - self.append_us < _OFTEN_US
-                if not (busy and self._lock.may_keep()):
+                if not (busy and self._may_keep()):
                     self._release()
         except ValueError:  # closed in this moment
             pass
@@ -542,7 +543,9 @@ class Partition(RoomyLog):
     @property
     def dirty(self) -> bool:
         """Whether a sync would help: nothing does once the log is fenced, or is needed once it is deleted."""
-        return self._fd >= 0 and self.written > self.synced and not self.state & (FENCED | DELETED)
+        if self.state & (FENCED | DELETED):
+            return False
+        return self._owed > 0 or (self._fd >= 0 and self.written > self.synced)
 
     def close_if_idle(self) -> bool:
         """Close if nobody is using it just now; whether it is closed."""
@@ -580,6 +583,7 @@ class Partition(RoomyLog):
             if self.closed:
                 return
             try:
+                self._look_after_owed()
                 if self.dirty and not self.sync_failed:
                     self._sync_last()
             finally:
@@ -603,6 +607,10 @@ class Partition(RoomyLog):
         """Close without unlocking: what a forked child does with what it inherited."""
         self.closed = True
         self._close_files()
+        if self._tray is not None:
+            self._hands_in = False
+            self._tray.close()
+            self._tray = None
         self._lock.close()
         self.news.close()
         self.head.close()
