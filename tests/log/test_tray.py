@@ -7,7 +7,7 @@ import errno
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.engine.background import LockKeeper
 from heliograph.limits import TRAY_EMPTY_MAX, TRAY_TRIES, TRAY_WAIT_S
+from heliograph.log import index
 from heliograph.log import partition as partitions
 from heliograph.log.head import LOCK_WANTED, SERVED_BY, STORES_IN_ORDER
 from heliograph.log.locks import BRIEFLY
@@ -97,16 +98,23 @@ class Pair:
             answer(tray)
 
         monkeypatch.setattr(Tray, "answer", count)
+        hand_in = Tray.hand_in
+
+        def look_first(tray: Tray, *arguments: Any) -> int:
+            assert tray.ours and not tray.occupied, "somebody may be just taking it"
+            return hand_in(tray, *arguments)
+
+        monkeypatch.setattr(Tray, "hand_in", look_first)
 
     def work(self) -> None:
         """The first one publishes."""
         self.count += 1
         self.stations[0].publish(CHANNEL, f"one {self.count}")
 
-    def hand(self) -> hg.Receipt:
+    def hand(self, more: str = "") -> hg.Receipt:
         """The other one publishes."""
         self.others += 1
-        return self.stations[1].publish(CHANNEL, f"other {self.others}")
+        return self.stations[1].publish(CHANNEL, f"other {self.others}{more}")
 
     def rest(self) -> None:
         """Nobody does anything any more."""
@@ -182,6 +190,29 @@ def test_messages_of_both_are_found_by_their_time(pair: Pair, apart_us: int) -> 
         assert {one.offset for one in everything if one.time >= start} <= found
 
 
+def test_an_index_entry_knows_the_times_of_all_its_lines(pair: Pair) -> None:
+    """The other one's clock is read before its message waits to be taken."""
+    pair.clocks[1].wall_us -= 50
+    pair.other._own_us = pair.clocks[1].wall_us
+    for _ in range(300):
+        for clock in pair.clocks:
+            clock.wall_us += 100
+        pair.hand()
+    pair.rest()
+    folder = pair.root / "channels" / CHANNEL / "0"
+    entries = index.chain((folder / f"{0:020d}.index").read_bytes(), 0)
+    assert len(entries) > 4
+    stored = checked_log(pair.root, CHANNEL)
+    for entry in entries:
+        times = [us_of(stored[offset]["time"]) for offset in range(entry.first, entry.first + entry.lines)]
+        assert entry.min_us == min(times), "a filter would pass over it"
+        assert entry.max_us == max(times)
+
+
+def us_of(text: str) -> int:
+    return round((datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
+
+
 def die_taking(_: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Tray.take
 
@@ -248,6 +279,32 @@ def test_whoever_dies_with_anothers_message_loses_and_doubles_nothing(
     assert died
     receipts += [pair.hand() for _ in range(3)]
     pair.check(*receipts)
+
+
+def test_a_disk_that_cannot_tell_what_became_of_a_message_keeps_no_lock(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.hand()
+
+    def work() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            pair.work()
+        pair.one._disown()
+        pair.clocks[1].meanwhile = lambda: None
+
+    def unreadable(*_: object) -> bool:
+        raise OSError(errno.EIO, "unreadable")
+
+    with monkeypatch.context() as patched:
+        die_written(pair, patched)
+        patched.setattr(Partition, "_stands_at", unreadable)
+        pair.clocks[1].meanwhile = work
+        with pytest.raises(hg.OutcomeUnknown, match="unreadable"):
+            pair.hand()
+        assert not pair.other._lock.held
+    pair.work()
+    found = [message["data"] for message in checked_log(pair.root, CHANNEL).values()]
+    assert found.count("other 2") == 1
 
 
 def test_a_third_process_that_comes_first_after_such_a_death_changes_nothing(
@@ -364,8 +421,8 @@ def test_segments_end_where_they_should_though_two_lines_come_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair(tmp_path / "data", monkeypatch, segment_bytes=4096)
-    receipts = [pair.hand() for _ in range(200)]
-    assert pair.told > 150
+    receipts = [pair.hand(" " + "x" * 900) for _ in range(200)]
+    assert pair.told > 100
     pair.check(*receipts)
     sizes = [path.stat().st_size for path in (pair.root / "channels" / CHANNEL / "0").glob("*.jsonl")]
     assert len(sizes) > 20
@@ -398,7 +455,7 @@ def test_what_another_process_appended_for_this_one_is_synced_by_this_one(pair: 
 
 def test_closing_syncs_what_another_process_appended_for_this_one(pair: Pair) -> None:
     receipt = pair.hand()
-    pair.stations[1].close()
+    pair.other.finish()  # as the station does in the end, when it has synced everything: nothing comes in between
     assert pair.one.bounds(synced=True).next > receipt.offset
 
 
@@ -410,9 +467,10 @@ def test_what_whoever_appended_it_has_synced_needs_no_second_sync(pair: Pair) ->
         pair.work()
     pair.clocks[1].meanwhile = pair.work
     pair.hand()
-    pair.rest()
     assert pair.told == 1 and pair.other.dirty
-    pair.stations[0].sync()
+    pair.one.sync()
+    assert pair.one._lock.held
+    pair.clocks[1].meanwhile = _interrupt
     before = pair.disks[1].counts["fdatasync"]
     pair.other.sync()
     assert not pair.other.dirty

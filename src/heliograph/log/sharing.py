@@ -97,10 +97,17 @@ class SharingLog(RoomyLog):
             raise OutcomeUnknown(
                 f"another process was to append this message with its own, and may or may not have done so: {error}"
             ) from error
-        found = tray.settle()
-        tray.clear()
-        if isinstance(found, Taken):
-            found = found.offset if self._stands_at(found, body) else None
+        try:
+            found = tray.settle()
+            if isinstance(found, Taken):
+                found = found.offset if self._stands_at(found, body) else None
+        except BaseException as error:  # Ctrl-C, or the disk: somebody else shall have the lock
+            self._disown()
+            if isinstance(error, OSError):
+                raise OutcomeUnknown(
+                    f"another process was to append this message, and cannot be checked: {error}"
+                ) from error
+            raise
         if found is None:
             return -1
         self._owed = found + 1
