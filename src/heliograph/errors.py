@@ -136,8 +136,8 @@ class DiskFull(StorageError):
 
 
 class OutcomeUnknown(StorageError):
-    """The message may or may not survive: a sync failed (the log is fenced until it is repaired), or a hub that a
-    client published to did not answer in time."""
+    """The message may or may not survive: a sync failed (the log is fenced until it is repaired), a hub that a client
+    published to did not answer in time, or a process that was to append it with its own messages is stopped."""
 
 
 class Fenced(StorageError):
