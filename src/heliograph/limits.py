@@ -108,11 +108,14 @@ LOCK_YIELD_S = 0.0005
 LOCK_SHARED_S = 0.02
 """Durability ``always``: after being asked for the lock, a process frees it before its syncs for this long."""
 
+TRAY_SPIN_S = 0.0001
+"""How long whoever handed a message in looks for the answer without a pause; then it looks every so often."""
+
 TRAY_WAIT_S = 0.001
-"""How long a message lies in the tray before whoever handed it in asks for the lock, or rings,"""
+"""How long it looks before it tries for the lock, and rings."""
 
 TRAY_TRIES = 5
-"""so often, and then waits for the lock and nothing else."""
+"""How often it does so before it waits for the lock and for nothing else."""
 
 TRAY_EMPTY_MAX = 4096
 """After how many own messages without one in the tray the lock's holder looks there no longer."""

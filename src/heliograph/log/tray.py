@@ -41,7 +41,7 @@ from typing import Final, NamedTuple
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk
-from heliograph.limits import TRAY_WAIT_S
+from heliograph.limits import TRAY_SPIN_S, TRAY_WAIT_S
 from heliograph.log.head import LOCK_HOLDER, SERVED_BY
 
 SIZE: Final = 64 * 1024
@@ -144,14 +144,18 @@ class Tray:
         """The same for one that was handed in: the holder may be laying room, or have no core just now."""
         words = self._words
         number = words[_ASKED]
-        until = clock.monotonic() + TRAY_WAIT_S
+        began = clock.monotonic()
         while True:
             for _ in _LOOKS:
                 if words[_ANSWERED] == number:
                     return words[_OFFSET]
-            if head[SERVED_BY] != head[LOCK_HOLDER] or not head[LOCK_HOLDER] or clock.monotonic() > until:
+            waited_s = clock.monotonic() - began
+            if waited_s > TRAY_WAIT_S or head[SERVED_BY] != head[LOCK_HOLDER] or not head[LOCK_HOLDER]:
                 return -1
-            clock.give_way()
+            if waited_s < TRAY_SPIN_S:
+                clock.give_way()
+            else:  # there may be more to do than cores: who only looks would keep one from the holder
+                clock.sleep(TRAY_SPIN_S)
 
     def idle(self) -> bool:
         """Whether nothing was handed in since this was last asked."""
