@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
-from heliograph.limits import LOCK_OFTEN_S
 from heliograph.log import indexing, recovery, room, segments
 from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, SERVED_BY, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
@@ -28,7 +27,6 @@ from heliograph.log.news import News
 from heliograph.log.tray import Tray
 
 NO_TIME: Final = sys.maxsize
-_OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 
 
 class ChannelGone(HeliographError):
@@ -137,23 +135,6 @@ class HeldLog:
             self.append_us = self.peak_us = self.open_max_us = self._latest_us
             self._latest_us = NO_TIME
 
-    def _note_times(self, offset: int, min_us: int, max_us: int, now_us: int) -> None:
-        """Something with event times between these is appended at an offset."""
-        self._fold_times()
-        if self.open_first == offset:
-            self.open_min_us, self.open_max_us = min_us, max_us
-        else:
-            if min_us < self.open_min_us:
-                self.open_min_us = min_us
-            if max_us > self.open_max_us:
-                self.open_max_us = max_us
-        if max_us > self.peak_us:
-            self.peak_us = max_us
-        if now_us > self.append_us:  # the clock may step back; the order of appends does not
-            self.append_us = now_us
-        if self.append_us == self.peak_us == self.open_max_us:  # from here on the latest one is enough to know
-            self._latest_us = self.append_us
-
     def _store(self) -> None:
         self._fold_times()
         self.head.store(
@@ -232,11 +213,6 @@ class HeldLog:
                 raise explain(error, f"cannot append to {self._directory}") from error
             raise
 
-    def _often(self, now_us: int) -> bool:
-        """Whether this process appends so often that it had better keep the lock. One more is appended."""
-        before_us, self._own_us = self._own_us, now_us
-        return 0 <= now_us - before_us < _OFTEN_US
-
     def _leave(self, *, often: bool) -> None:
         """Say everything in the head; free the lock unless it may be kept, which is of use if it is needed often."""
         if (self._lock.keep and not often) or not self._may_keep():
@@ -250,7 +226,6 @@ class HeldLog:
             self._on_kept(self)
 
     def _may_keep(self) -> bool:
-        """After an append: whether to keep the lock."""
         return self._lock.may_keep()
 
     def _release(self) -> None:

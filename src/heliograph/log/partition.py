@@ -18,7 +18,7 @@ import google_crc32c
 from heliograph.disk import explain
 from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_KEEP_S, LOCK_OFTEN_S
-from heliograph.log import index, room, segments
+from heliograph.log import room, segments
 from heliograph.log.groups import Group, Guard, Mark
 from heliograph.log.head import (
     DELETED,
@@ -87,16 +87,13 @@ class Partition(SharingLog):
                     line = form.line(self._origin)
                 data = line % (id_bytes, microseconds, hole, offset)
                 data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
-                following = offset + 1
-                if self._serves:
-                    data, following = self._with_another(data)
                 written = at + len(data)
                 if written <= self._map_to:
                     start = self._map_from
                     self._map[at - start : written - start] = data
                 else:
                     self._write_bytes(data)
-                self.next = following
+                self.next = following = offset + 1
                 self.written = written
                 self.crc = crc = _extend(self.crc, data)
                 self.used = True
@@ -122,8 +119,8 @@ class Partition(SharingLog):
     def _look_around(self, now_us: int) -> None:
         """One was appended: tell those who wait for it, in whichever process, and see whether others want to append."""
         words = self._words
-        if self._serves and self._served == self.next:
-            self._answer()
+        if self._serves:
+            self._append_handed()
         if words[NEWS_WANTED]:
             self.news.tell()
         if words[LOCK_WANTED] and not self._may_keep():
@@ -293,19 +290,6 @@ class Partition(SharingLog):
                 f"writing to {self._directory} failed in the middle and could not be undone ({error}): what was just "
                 "published may or may not be stored"
             ) from error
-
-    def _write_index_entry(self) -> None:
-        self._fold_times()
-        entry = index.Entry(
-            self.open_first, self.open_position, self.append_us, self.open_min_us, self.open_max_us, self.peak_us,
-            self.next - self.open_first, self.written - self.open_position, self.crc,
-        )  # fmt: skip
-        try:
-            self._disk.pwrite(self._index_fd, index.encode(entry), self.index_count * index.SIZE)
-        except OSError:
-            return  # a hint: the entry goes on growing and is tried again with the next append
-        self.index_count += 1
-        self.open_first, self.open_position = self.next, self.written
 
     def _rotate(self, now_us: int) -> None:
         """Seal the active segment and begin the next one; in this order, so that a crash loses nothing."""

@@ -5,7 +5,8 @@
     appends, and looks who asks: says that it serves
     (SERVED_BY in the head)
                                                        puts a message into the tray, looks for the answer
-    appends two lines, says so in the head, answers
+    appends its own line, then the other one's, says
+    so in the head, answers
                                                        has an offset, and goes on with its next message
 
 Whatever is out of the ordinary (nobody serves, nobody answers, another process hands in already, the message is too
@@ -20,10 +21,18 @@ from typing import Final
 
 import google_crc32c
 
-from heliograph.errors import Busy, Fenced, OutcomeUnknown
-from heliograph.limits import TRAY_EMPTY_MAX, TRAY_TRIES
-from heliograph.log import segments
-from heliograph.log.head import LOCK_HOLDER, LOCK_WANTED, SERVED_BY, STORES_IN_ORDER
+from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
+from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_OFTEN_S, TRAY_EMPTY_MAX, TRAY_TRIES
+from heliograph.log import index, segments
+from heliograph.log.head import (
+    FIELDS_AT,
+    LOCK_HOLDER,
+    LOCK_WANTED,
+    SEQUENCE,
+    SERVED_BY,
+    STORES_IN_ORDER,
+    pack_moving,
+)
 from heliograph.log.held import NO_TIME, ChannelGone
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.locks import HAND_IN, TURN, Served
@@ -32,16 +41,22 @@ from heliograph.log.tray import BODY_BYTES_MAX, Taken, Tray
 
 _extend = google_crc32c.extend
 _value = google_crc32c.value
+_OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 _ONCE: Final = range(1)
 _A_WHILE: Final = range(24)
 """How often to look into the tray: whoever had a message there last time is about to bring the next one. The two are
-in step then, and waiting half a microsecond for it costs less than appending it alone."""
+in step then, and half a microsecond is less than it would wait for the next look."""
 
 
 class SharingLog(RoomyLog):
     """One partition's end, and the tray beside it."""
 
     __slots__ = ()
+
+    def _often(self, now_us: int) -> bool:
+        """Whether this process appends so often that it had better keep the lock. One more is appended."""
+        before_us, self._own_us = self._own_us, now_us
+        return 0 <= now_us - before_us < _OFTEN_US
 
     # -- the one that waits ---------------------------------------------------------------------------------
 
@@ -201,27 +216,73 @@ class SharingLog(RoomyLog):
         self._words[SERVED_BY] = self._words[LOCK_HOLDER]
         return True
 
-    def _with_another(self, line: bytes) -> tuple[bytes, int]:
-        """An own line, and behind it that of a message from the tray, if there is one; and the offset that follows."""
+    def _append_handed(self) -> None:
+        """Append the message that was handed in, if there is one. If that fails, who handed it in finds out why."""
         tray = self._tray
         assert tray is not None
-        at, offset = self.written + len(line), self.next + 1
-        looks = _A_WHILE if self._served == self.next else _ONCE
-        room = self._rotate_at - at - TAIL_BYTES_MAX
-        # The first of an index entry comes alone: what it says of times is what its entry begins with.
-        handed = None if self.open_first == self.next else tray.take(self.base, at, offset, room, looks)
+        at, offset = self.written, self.next
+        looks = _A_WHILE if self._served == offset - 1 else _ONCE
+        handed = tray.take(self.base, at, offset, self._rotate_at - at - TAIL_BYTES_MAX, looks)
         if handed is None:
             if offset - self._served > TRAY_EMPTY_MAX:
                 self._serve_no_more()
-            return line, offset
+            return
         body, crc, time_us = handed
-        if self._latest_us == NO_TIME or not self.open_min_us <= time_us <= self._latest_us:
-            self._note_times(offset, time_us, time_us, time_us)
-        self._served = offset + 1
         tail = b'%b%d"' % (self._origin, offset)
-        return b'%b%b%b,"crc":"%08x"}\n' % (line, body, tail, _extend(crc, tail)), offset + 1
+        try:
+            self._append_line(b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail)), time_us)
+        except BaseException as error:
+            self._disown()
+            if not isinstance(error, (OSError, HeliographError)):
+                raise
+            return
+        self._served = offset + 1
+        tray.answer(offset)
 
-    def _answer(self) -> None:
-        """Say that the message from the tray is appended, as the head does by now."""
-        assert self._tray is not None
-        self._tray.answer()
+    def _append_line(self, data: bytes, time_us: int) -> None:
+        """Append a finished line that fits into the segment, and say so in the head."""
+        self._write_bytes(data)
+        offset = self.next
+        self.next = following = offset + 1
+        self.written = written = self.written + len(data)
+        self.crc = crc = _extend(self.crc, data)
+        if not self.open_min_us <= time_us <= self._latest_us != NO_TIME:
+            self._note_times(offset, time_us, time_us, time_us)
+        if written - self.open_position < INDEX_STRIDE_BYTES:
+            words = self._words
+            words[SEQUENCE] = sequence = words[SEQUENCE] | 1
+            pack_moving(self._head_map, FIELDS_AT, following, written, crc)
+            words[SEQUENCE] = sequence + 1
+        else:
+            self._write_index_entry()
+            self._store()
+
+    def _write_index_entry(self) -> None:
+        self._fold_times()
+        entry = index.Entry(
+            self.open_first, self.open_position, self.append_us, self.open_min_us, self.open_max_us, self.peak_us,
+            self.next - self.open_first, self.written - self.open_position, self.crc,
+        )  # fmt: skip
+        try:
+            self._disk.pwrite(self._index_fd, index.encode(entry), self.index_count * index.SIZE)
+        except OSError:
+            return  # a hint: the entry goes on growing and is tried again with the next append
+        self.index_count += 1
+        self.open_first, self.open_position = self.next, self.written
+
+    def _note_times(self, offset: int, min_us: int, max_us: int, now_us: int) -> None:
+        """Something with event times between these is appended at an offset."""
+        self._fold_times()
+        if self.open_first == offset:
+            self.open_min_us, self.open_max_us = min_us, max_us
+        else:
+            if min_us < self.open_min_us:
+                self.open_min_us = min_us
+            if max_us > self.open_max_us:
+                self.open_max_us = max_us
+        if max_us > self.peak_us:
+            self.peak_us = max_us
+        if now_us > self.append_us:  # the clock may step back; the order of appends does not
+            self.append_us = now_us
+        if self.append_us == self.peak_us == self.open_max_us:  # from here on the latest one is enough to know
+            self._latest_us = self.append_us

@@ -1,8 +1,9 @@
-"""The tray: where a process hands a message in to whoever holds the append lock, to be appended with its own.
+"""The tray: where a process hands a message in to whoever holds the append lock, to be appended by that one.
 
-Two busy processes at one partition would take turns at its lock, and one of them always waits. But appending two lines
-at once takes little longer than appending one. So the one that waits puts its message into the tray, and the one that
-publishes takes it along with its next one. The file is 64 KiB of shared memory, written once with zeros::
+Two busy processes at one partition would take turns at its lock, and one of them always waits. But two thirds of
+publishing need no lock. So the one that would wait makes its message and puts it into the tray, and the one that has
+the lock appends it after its own, while the other one is already at its next. The file is 64 KiB of shared memory,
+written once with zeros::
 
     who hands in, and holds the flock of the file              who holds the append lock
 
@@ -16,7 +17,8 @@ publishes takes it along with its next one. The file is 64 KiB of shared memory,
                                                                80   Q   at which offset
                                                                88   Q   taken: which one that is; written last
                                                                128  Q   answered: the number of the last one that is
-                                                                        appended, and said to be in the head
+                                                                        appended, and said to be in the head; after
+                                                               136  Q   its offset
     192      the body
 
 A message lies in the tray while ``asked`` and ``answered`` differ. Whoever holds the append lock may take it at any
@@ -52,10 +54,10 @@ _REQUEST: Final = struct.Struct("@3Q")
 _REQUEST_AT: Final = 8
 _TAKING: Final = struct.Struct("@4Q")
 _TAKING_AT: Final = 64
-_OFFSET: Final = 80 // 8
 _TAKEN: Final = 88 // 8
 _ANSWERED: Final = 128 // 8
-_LOOKS: Final = range(100)
+_OFFSET: Final = 136 // 8
+_LOOKS: Final = range(200)
 """As many looks for an answer take about as long as an append."""
 
 
@@ -188,9 +190,10 @@ class Tray:
             self.clear()
             self._disk.flock(self._fd, fcntl.LOCK_UN)
 
-    def answer(self) -> None:
+    def answer(self, offset: int) -> None:
         """Say that the one that was taken is appended: after the head does."""
         words = self._words
+        words[_OFFSET] = offset
         words[_ANSWERED] = words[_TAKEN]
 
     def settle(self) -> Taken | int | None:
@@ -198,7 +201,7 @@ class Tray:
         words = self._words
         segment, position, offset, taken = _TAKING.unpack_from(self._map, _TAKING_AT)
         if words[_ANSWERED] == words[_ASKED]:
-            return int(offset)
+            return words[_OFFSET]
         return Taken(segment, position, offset) if taken == words[_ASKED] else None
 
     def clear(self) -> None:
