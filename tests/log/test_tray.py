@@ -21,6 +21,7 @@ from heliograph.engine.background import LockKeeper
 from heliograph.limits import TRAY_EMPTY_MAX, TRAY_TRIES, TRAY_WAIT_S
 from heliograph.log import index
 from heliograph.log.head import LOCK_WANTED, SERVED_BY, STORES_IN_ORDER
+from heliograph.log.held import Evicted
 from heliograph.log.locks import BRIEFLY
 from heliograph.log.partition import Partition
 from heliograph.log.tray import BODY_BYTES_MAX, Tray
@@ -414,6 +415,14 @@ def test_a_message_that_does_not_fit_into_the_tray_is_published_all_the_same(pai
     assert checked_log(pair.root, CHANNEL)[large.offset]["data"] == "x" * BODY_BYTES_MAX
     receipts.append(pair.hand())
     assert receipts[0].offset < large.offset < receipts[1].offset
+
+
+def test_who_publishes_while_the_partition_is_closed_is_told_so(pair: Pair) -> None:
+    body, now_us = b'{"specversion":"1.0","id":"late"', pair.clocks[1].wall_us
+    pair.hand()
+    pair.other.close()
+    with pytest.raises(Evicted):
+        pair.other._append_one_entering(body, now_us, None)
 
 
 def test_segments_end_where_they_should_though_two_lines_come_at_once(

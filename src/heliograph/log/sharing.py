@@ -77,7 +77,7 @@ class SharingLog(RoomyLog):
     def _is_served(self) -> bool:
         """Whether the lock's holder takes what this process hands in. If not, this one may hold the lock by now."""
         words = self._words
-        if self._always or not STORES_IN_ORDER or words[LOCK_HOLDER] == self._lock.pid:
+        if self.closed or self._always or not STORES_IN_ORDER or words[LOCK_HOLDER] == self._lock.pid:
             return False  # the last: another station of this process, whose threads would wait for each other
         if words[SERVED_BY] == words[LOCK_HOLDER] != 0:
             return self._claim_tray()
