@@ -590,6 +590,7 @@ class Partition(SharingLog):
     def abandon(self) -> None:
         """Close without unlocking: what a forked child does with what it inherited."""
         self.closed = True
+        self._owed = 0  # whoever closes has synced
         self._close_files()
         if self._tray is not None:
             self._hands_in = False
