@@ -123,7 +123,7 @@ class Partition(SharingLog):
             self._append_handed()
         if words[NEWS_WANTED]:
             self.news.tell()
-        if words[LOCK_WANTED] and not self._may_keep():
+        if words[LOCK_WANTED] and self._lock.held and not self._may_keep():  # it is not if another's line failed
             self._own_us = now_us
             self._release()
 
