@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from heliograph.station.envelopes import TRACING
 from tests.opening import opened, root
 
 __all__ = ["opened", "root"]
@@ -21,6 +23,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Started in the background of a script, this process and its children would ignore Ctrl-C, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has loaded the tracing publishes the general way, not the short one: another test may have."""
+    monkeypatch.delitem(sys.modules, TRACING, raising=False)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from heliograph.log.news import Fresh
 from tests.faults import FaultyDisk
 from tests.federation.stations import Net, payloads, wait_for
 
+pytestmark = pytest.mark.usefixtures("untraced")
+
 
 @contextmanager
 def watching(engine: Any, tell: Callable[[Ends], None], *channels: str) -> Iterator[Newsroom]:

@@ -29,7 +29,10 @@ from heliograph.station import Station, open_station
 from tests.faults import FaultyDisk
 from tests.proof.tools import Child, checked_log, eventually
 
-pytestmark = pytest.mark.skipif(not STORES_IN_ORDER, reason="processes take turns where stores are not seen in order")
+pytestmark = [
+    pytest.mark.skipif(not STORES_IN_ORDER, reason="processes take turns where stores are not seen in order"),
+    pytest.mark.usefixtures("untraced"),
+]
 CHANNEL = "alerts"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from typing import Any
 
@@ -14,19 +13,13 @@ import heliograph as hg
 from heliograph.limits import BATCH_MESSAGES_MAX
 from heliograph.log import lines
 from heliograph.station import Station
-from heliograph.station.envelopes import TRACING
 from heliograph.station.partitioning import partition_of
 from tests.opening import Opener
 
+pytestmark = pytest.mark.usefixtures("untraced")
 CHANNEL = "readings"
 BOTH = pytest.mark.parametrize("durability", ["always", "interval"])
 MOVING = {"id", "time", "batch", "originseq", "crc"}
-
-
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has loaded the tracing goes the general way: another test may have."""
-    monkeypatch.delitem(sys.modules, TRACING, raising=False)
 
 
 class Spy:
