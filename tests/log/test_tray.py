@@ -337,6 +337,30 @@ def test_a_third_process_that_comes_first_after_such_a_death_changes_nothing(
     pair.check(receipt)
 
 
+def test_a_segment_that_is_gone_by_then_tells_neither_that_it_was_appended_nor_that_it_was_not(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = []
+
+    def work() -> None:
+        if died:
+            return
+        try:
+            pair.work()
+        except KeyboardInterrupt:
+            died.append(pair.count)
+            pair.one._disown()
+            pair.one.rotate()
+            (pair.root / "channels" / CHANNEL / "0" / f"{0:020d}.jsonl").unlink()  # compressed, or too old
+
+    with monkeypatch.context() as patched:
+        die_written(pair, patched)
+        pair.clocks[1].meanwhile = work
+        with pytest.raises(hg.OutcomeUnknown):
+            pair.hand()
+    assert not pair.other._lock.held
+
+
 def test_whoever_cannot_write_what_it_took_has_published_its_own_and_leaves_the_other_to_itself(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

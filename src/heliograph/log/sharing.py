@@ -153,10 +153,7 @@ class SharingLog(RoomyLog):
         """Whether a message was appended there: whoever was about to do so died or failed; the log is repaired."""
         if place.segment == self.base:
             return place.position < self.written and self._disk.pread(self._fd, len(body), place.position) == body
-        try:
-            fd = self._disk.open(segments.path_of(self._directory, place.segment), os.O_RDONLY)
-        except FileNotFoundError:
-            return False
+        fd = self._disk.open(segments.path_of(self._directory, place.segment), os.O_RDONLY)
         try:
             return self._disk.pread(fd, len(body), place.position) == body
         finally:
