@@ -155,8 +155,8 @@ def test_on_a_slow_line_it_is_packed(net: Net) -> None:
 
 
 def test_a_message_that_takes_longer_than_three_heartbeats_arrives(net: Net, changing: Changing) -> None:
-    changing(hub={"heartbeat_s": 0.4}, host1={"heartbeat_s": 0.4})
-    proxy = Proxy(net.port("hub"), rate=250_000)
+    changing(hub={"heartbeat_s": 0.8}, host1={"heartbeat_s": 0.8})
+    proxy = Proxy(net.port("hub"), rate=200_000)
     link = {"hub": f"localhost:{proxy.port}", "publish": ["alerts"], "subscribe": ["news"], "compress": "never"}
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"], "subscribe": ["news"]}])
     net.station("host1", links=[link])
