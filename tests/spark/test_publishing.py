@@ -436,6 +436,14 @@ def test_a_payload_that_arrow_has_as_something_else_is_refused() -> None:
                 check_columns(StructType().add("data", payload), options)
 
 
+def test_two_fields_of_one_name_are_refused() -> None:
+    options = write_options({"path": "data", "channel": "out"})
+    twice = StructType().add("n", StringType()).add("m", StringType()).add("n", StringType())
+    for payload in (twice, StructType().add("deep", twice), ArrayType(twice)):
+        with pytest.raises(ConfigError, match="column 'data' has or holds two fields 'n'"):
+            check_columns(StructType().add("data", payload), options)
+
+
 def test_a_section_out_of_turn_is_refused(root: Path) -> None:
     with hg.open(root) as station, station.producer("p") as producer:
         head = b'{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-11-15T20:30:01Z","channel":"out"'

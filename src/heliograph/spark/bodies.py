@@ -7,7 +7,6 @@ What a row may say of its message: ``channel``, ``key``, ``type``, ``id``, ``tim
 from __future__ import annotations
 
 import base64
-import re
 import time
 import zlib
 from typing import Any, Final, NamedTuple
@@ -34,8 +33,8 @@ from heliograph.log.beginnings import Beginning, Run
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.stamping import can_together
 from heliograph.message import Timestamps, attributes, id_run
-from heliograph.payloads import DEFAULT_TYPE, check_type_name, encode
-from heliograph.spark.checking import content, in_lines
+from heliograph.payloads import DEFAULT_TYPE, check_type_name
+from heliograph.spark.jsontext import Parts, escaped, joined, payload_parts, quoted, text
 from heliograph.spark.options import WriteOptions
 from heliograph.staging.files import PRODUCER_BYTES_MAX
 
@@ -50,13 +49,11 @@ _NAMES: Final = {"key": "partitionkey"}
 _KINDS: Final = {"time": TimestampType, "headers": MapType, "bytes": BinaryType}
 """What columns must be that are no text; ``data`` may be anything that becomes JSON."""
 _ID: Final = r"^[!#-\[\]-~]{1,200}$"
-_ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
 _FRESH: Final = object()
 """Stands for ids that nobody gave."""
 _COMMON: Final = 3
 """So many merged parts come before what is particular to each row, if nobody gave ids: text, ids, text."""
 _US_MAX: Final = 253_402_300_800_000_000
-_encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -93,9 +90,16 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def _check_payload(kind: DataType) -> None:
-    """Refuse what Arrow has as something else: a VARIANT would be published as the bytes that Spark keeps it in."""
+    """Refuse what Arrow has as something else: a VARIANT would be published as the bytes that Spark keeps it in.
+
+    And what readers would see the half of: two fields of one name.
+    """
     if isinstance(kind, VariantType | YearMonthIntervalType):
         raise ConfigError(f"column 'data' is or holds {kind.simpleString().upper()}: use to_json(data)")
+    names = kind.fieldNames() if isinstance(kind, StructType) else []
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"column 'data' has or holds two fields '{name}': give one of them another name")
     inside = [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
     inside += [kind.elementType] if isinstance(kind, ArrayType) else []
     inside += [kind.valueType] if isinstance(kind, MapType) else []
@@ -132,8 +136,8 @@ class Encoder:
         now_us = time.time_ns() // 1000
         times, span = self._times(rows, now_us)
         payloads, binary = _payloads(rows)
-        parts: list[Any] = ['{"specversion":"1.0","id":"', self._ids(rows), f'","source":{_text(self._source)},"type":']
-        parts += [self._types(rows, binary), ',"time":"', times, f'","channel":{_text(channel)}']
+        parts: list[Any] = ['{"specversion":"1.0","id":"', self._ids(rows), f'","source":{text(self._source)},"type":']
+        parts += [self._types(rows, binary), ',"time":"', times, f'","channel":{text(channel)}']
         for name in _ORDER:
             if name in rows.column_names:
                 parts += _optional(name, rows[name])
@@ -151,17 +155,17 @@ class Encoder:
         return ids
 
     def _types(self, rows: pa.Table, binary: pa.Array | None) -> Any:
-        otherwise = _text(self._type) if self._type is not None else None
-        types: Any = otherwise or _text(DEFAULT_TYPE)
+        otherwise = text(self._type) if self._type is not None else None
+        types: Any = otherwise or text(DEFAULT_TYPE)
         if self._type is not None:
             check_type_name(self._type)
         elif binary is not None:
-            types = pc.if_else(binary, _text(BYTES_TYPE), types)
+            types = pc.if_else(binary, text(BYTES_TYPE), types)
         if "type" in rows.column_names:
             named = _chunk(rows["type"])
             for one in pc.unique(named).drop_null().to_pylist():
                 check_type_name(one)
-            types = pc.coalesce(_quoted(named), types)
+            types = pc.coalesce(quoted(named), types)
         return types
 
     def _times(self, rows: pa.Table, now_us: int) -> tuple[Any, tuple[int, int]]:
@@ -195,45 +199,20 @@ def partitions_of(keys: pa.Array, count: int) -> pa.Array:
 # -- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def _payloads(rows: pa.Table) -> tuple[list[Any], pa.Array | None]:
+def _payloads(rows: pa.Table) -> tuple[Parts, pa.Array | None]:
     """The payloads as they stand in a line, part by part, and which of them are bytes."""
-    texts = _json(rows["data"]) if "data" in rows.column_names else pa.nulls(len(rows), pa.string())
-    texts = pc.coalesce(texts, "null") if texts.null_count else texts
+    parts: Parts = [pa.repeat("null", len(rows))]
+    if "data" in rows.column_names:
+        parts = payload_parts(_chunk(rows["data"]))
+    parts = [',"data":', *parts]
     if "bytes" not in rows.column_names:
-        return [',"data":', texts], None
-    found = pc.binary_join_element_wise(',"data":', texts, "")
+        return parts, None
+    found = joined(parts)
     binary = _chunk(rows["bytes"])
     encoded = [None if one is None else base64.b64encode(one).decode() for one in binary.to_pylist()]
     there = binary.is_valid()
     as_text = pc.binary_join_element_wise(',"data_base64":"', pa.array(encoded, pa.string()), '"', "")
     return [pc.if_else(there, as_text, found)], there
-
-
-def _json(column: pa.ChunkedArray) -> pa.Array:
-    """Payloads as JSON text, each in one line."""
-    values = _chunk(column)
-    if pa.types.is_string(values.type):
-        return in_lines(values)
-    return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
-
-
-def _encoded(value: Any, kind: pa.DataType) -> str | None:
-    """A payload that is no text, as JSON."""
-    try:
-        return None if value is None else encode(_plain(value, kind) if "map<" in str(kind) else value).decode()
-    except (InvalidMessage, TypeError) as error:
-        raise InvalidMessage(f"column 'data' is {kind}, which does not become JSON ({error}): use to_json") from None
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """The same with objects for maps, which Arrow gives as pairs."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {key: _plain(one, kind.item_type) for key, one in value}
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    return [_plain(one, kind.value_type) for one in value] if pa.types.is_list(kind) else value
 
 
 # -- attributes -------------------------------------------------------------------------------------------------------
@@ -246,9 +225,9 @@ def _optional(name: str, column: pa.ChunkedArray) -> list[Any]:
     if name != "key":  # an empty one is none, as with publish
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     begin = f',"{_NAMES.get(name, name)}":'
-    if not texts.null_count and not _escaped(texts):
+    if not texts.null_count and not escaped(texts):
         return [f'{begin}"', texts, '"']  # as they are, and joined with all the rest
-    return [pc.binary_join_element_wise(begin, _quoted(texts), "")]
+    return [pc.binary_join_element_wise(begin, quoted(texts), "")]
 
 
 def _headers(column: pa.ChunkedArray) -> pa.Array:
@@ -256,18 +235,6 @@ def _headers(column: pa.ChunkedArray) -> pa.Array:
     rows = [_decode(one) if isinstance(one, str) else dict(one or ()) for one in _chunk(column).to_pylist()]
     texts = [attributes(None, None, None, None, one).decode() if one else "" for one in rows]
     return pa.array(texts, pa.string())
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    """Texts as JSON."""
-    if _escaped(texts):
-        return pa.array([None if one is None else _text(one) for one in texts.to_pylist()], pa.string())
-    return pc.binary_join_element_wise('"', texts, '"', "")
-
-
-def _escaped(texts: pa.Array) -> bool:
-    """Whether any of them holds what JSON has another way of writing."""
-    return _ESCAPED.search(content(texts)) is not None
 
 
 def _beginning(parts: list[Any]) -> Beginning | None:
@@ -285,10 +252,6 @@ def _fresh(before: str = "", behind: str = "") -> Beginning:
 def _fresh_ids(count: int, before: str = "", behind: str = "") -> pa.Array:
     """As many of them as wanted."""
     return Run(_fresh(before, behind), count).column().view(pa.string())
-
-
-def _text(value: str) -> str:
-    return _encode(value).decode()
 
 
 def _joined(parts: list[Any], count: int) -> pa.Array:
