@@ -9,11 +9,11 @@ once, in C. What Arrow has no quick way for (lists, maps, decimals, dates) is ma
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +24,7 @@ from heliograph.spark.checking import content, in_lines
 Parts = list[Any]
 """Texts, and columns of texts without nulls."""
 
-_ESCAPED: Final = re.compile(rb'["\\\x00-\x1f]')
+_SPACE: Final = 0x20
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -52,7 +52,8 @@ def quoted(texts: pa.Array) -> pa.Array:
 
 def escaped(texts: pa.Array) -> bool:
     """Whether any of them holds what JSON has another way of writing."""
-    return _ESCAPED.search(content(texts)) is not None
+    found = content(texts)
+    return b'"' in found or b"\\" in found or (bool(found) and int(np.frombuffer(found, np.uint8).min()) < _SPACE)
 
 
 def text(value: str) -> str:
@@ -98,7 +99,7 @@ def _struct(values: pa.Array) -> Parts:
         return [_one_by_one(values)]
     parts: Parts = []
     for name, column in zip(names, values.flatten(), strict=True):
-        parts += [f'{"," if parts else "{"}{text(name)}:', *_parts(column)]
+        parts += [f"{',' if parts else '{'}{text(name)}:", *_parts(column)]
     parts.append("}")
     return [pc.if_else(values.is_valid(), joined(parts), "null")] if values.null_count else parts
 
