@@ -110,6 +110,13 @@ def test_a_batch_that_comes_again_is_published_once(hub: Hub) -> None:
         assert numbers(hub) == [0, 1, 2], "the same number of another query is another batch"
 
 
+def test_whoever_comes_with_an_old_number_hears_of_the_newest(hub: Hub) -> None:
+    with hub.open("hub"), staging(hub) as aside:
+        told = [aside.commit(one, [aside.stage(one, "t", "alerts", events(1), query=Q)], query=Q) for one in "5738"]
+        assert told == [5, 7, 7, 8]
+        assert aside.commit("5", [aside.stage("5", "t", "alerts", events(2))]) is None, "names have no order"
+
+
 def test_single_batches_are_recognised_by_their_names(hub: Hub) -> None:
     with hub.open("hub"), staging(hub) as aside:
         first = [aside.stage("one", "t", "alerts", events(1))]

@@ -104,6 +104,20 @@ def test_a_batch_that_comes_again_is_published_once(root: Path) -> None:
     assert staged(root) == []
 
 
+def test_a_checkpoint_older_than_what_was_published_is_refused(root: Path) -> None:
+    """Spark repeats its last batch only: another one has new rows under a number that is taken."""
+    writer = StreamWriter(write_options({"path": str(root), "channel": "out"}), ddl("data STRING, key STRING"))
+    for number in range(3):
+        writer.commit([Staged(QUERY, stage(root, str(number), texts(number)))], number)
+    writer.commit([Staged(QUERY, stage(root, "2", texts(2)))], 2)
+    writer.commit([Staged(QUERY, [])], 1)  # nothing is lost with nothing
+    copy = [Staged(QUERY, stage(root, "1", texts(10, 11)))]
+    with pytest.raises(ConfigError, match="it is at batch 1, and batch 2 of the same query is there"):
+        writer.commit(copy, 1)
+    writer.abort(copy, 1)
+    assert (numbers(root), staged(root)) == ([0, 1, 2], [])
+
+
 def test_the_same_number_of_another_query_is_another_batch(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1)))
     publish_batch(str(root), "another", "0", stage(root, "0", texts(2)))

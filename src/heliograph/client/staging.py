@@ -56,28 +56,29 @@ class AsyncStaging:
         staged: Staged = (await self._ask(STAGE, ask, Staged, lines))[0]
         return File(name, staged.crc)
 
-    async def commit(self, batch: str, files: list[File], *, query: str = ALONE) -> None:
+    async def commit(self, batch: str, files: list[File], *, query: str = ALONE) -> int | None:
         """Publish a batch, which these files are all of, unless that was done before.
 
-        Batches of a query have numbers, which only grow; those of no query have names, which come once.
+        Batches of a query have numbers, which only grow; those of no query have names, which come once. Returns the
+        number of the query's newest batch, if the hub tells.
         """
-        ask, done = Commit(query=query, batch=batch, files=files), False
+        ask, answer = Commit(query=query, batch=batch, files=files), Committed(done=False)
         moved = time.monotonic()
-        while not done:
+        while not answer.done:
             try:
-                answer: Committed = (await self._ask(COMMIT, ask, Committed))[0]
+                answer = (await self._ask(COMMIT, ask, Committed))[0]
             except Unreachable as error:
                 raise OutcomeUnknown(
                     f"batch {batch} was laid aside at the hub, but whether it is published is not known: {error}. "
                     "What has begun the hub finishes by itself; asking again is safe"
                 ) from error
-            done = answer.done
             if not answer.waiting:
                 moved = time.monotonic()
             elif time.monotonic() - moved > self._patience_s:
                 raise Busy(
                     f"somebody else has been publishing a batch of '{query}' at the hub for {self._patience_s:g} s"
                 )
+        return answer.newest
 
     async def abort(self, batch: str, *, query: str = ALONE) -> None:
         """Remove what is laid aside for a batch, unless it has begun to be published."""
@@ -103,9 +104,9 @@ class Staging:
         """Lay events aside, each a line, under a name in a batch. When this returns they are on the hub's disk."""
         return self._loop.run(self._inner.stage(batch, name, channel, lines, query=query))
 
-    def commit(self, batch: str, files: list[File], *, query: str = ALONE) -> None:
-        """Publish a batch, which these files are all of, unless that was done before."""
-        self._loop.run(self._inner.commit(batch, files, query=query))
+    def commit(self, batch: str, files: list[File], *, query: str = ALONE) -> int | None:
+        """Publish a batch, which these files are all of, unless that was done before; the query's newest."""
+        return self._loop.run(self._inner.commit(batch, files, query=query))
 
     def abort(self, batch: str, *, query: str = ALONE) -> None:
         """Remove what is laid aside for a batch, unless it has begun to be published."""

@@ -59,6 +59,9 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     done: bool
     waiting: bool = False
     """Nothing was done: somebody else publishes a batch of this query just now."""
+    newest: Number | None = None
+    """The last batch of this query that has happened, if batches have numbers: whoever comes with an older one may be
+    a copy."""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

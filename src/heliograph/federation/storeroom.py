@@ -174,9 +174,10 @@ class Storeroom:
             done = publishing.publish(
                 ask.batch, lambda: self._found(query, ask, rules), lambda: time.monotonic() >= until
             )
+            newest = publishing.newest()
         if done:
             self.room.forget(rules.peer)
-        return Committed(done=done)
+        return Committed(done=done, newest=newest)
 
     def _admit(self, query: str, peer: str) -> None:
         """Refuse one query more if there are too many: something of each stays."""

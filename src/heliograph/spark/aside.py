@@ -42,8 +42,8 @@ class Aside(Protocol):
     def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
         """In a task: lay rows aside."""
 
-    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
-        """In the driver: publish what all tasks laid aside, unless that was done before."""
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> int | None:
+        """In the driver: publish what all tasks laid aside, unless that was done before; the query's newest batch."""
 
     def drop(self, query: str | None, batch: str) -> None:
         """In the driver: remove what tasks laid aside."""
@@ -75,10 +75,10 @@ class InDirectory:
         keep_freed_memory()
         return Stage(self._options, query or ALONE, batch, task, self._max_bytes).write(rows)
 
-    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> int | None:
         """Write a record, and append what it names."""
         keep_freed_memory()
-        publish_batch(self._path, query, batch, laid)
+        return publish_batch(self._path, query, batch, laid)
 
     def drop(self, query: str | None, batch: str) -> None:
         """Remove the files."""
@@ -117,10 +117,10 @@ class AtHub:
                     sending.send(channel, some)
             return list(sending.files)
 
-    def publish(self, query: str | None, batch: str, laid: list[Any]) -> None:
+    def publish(self, query: str | None, batch: str, laid: list[Any]) -> int | None:
         """Ask for it until it is done."""
         with self._hub.connect(SPARK_HUB_S) as client:
-            client.staging().commit(batch, laid, query=query or ALONE)
+            return client.staging().commit(batch, laid, query=query or ALONE)
 
     def drop(self, query: str | None, batch: str) -> None:
         """Ask for it; what stays the hub sweeps."""

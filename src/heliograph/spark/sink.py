@@ -77,8 +77,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of a micro-batch are done; perhaps they were before, and Spark did not live to note it."""
+        laid = _laid(messages)
         for query in _queries(messages):
-            self._place.publish(query, str(batchId), _laid(messages))
+            newest = self._place.publish(query, str(batchId), laid)
+            if laid and newest is not None and newest > batchId:
+                raise _outdated(batchId, newest)
         if batchId % 100 == 0:
             _tidy(self._place)
 
@@ -94,6 +97,16 @@ def _tidy(place: Aside) -> None:
         place.tidy()
     except HeliographError as error:
         logger.warning("%s", error)
+
+
+def _outdated(batch: int, newest: int) -> ConfigError:
+    """Spark repeats its last batch and no other; rows under an older number are others than those that had it."""
+    return ConfigError(
+        f"the checkpoint is older than what was published: it is at batch {batch}, and batch {newest} of the same "
+        "query is there. It was restored from a copy, lost its end, or a copy of it is in use as well. Nothing of this "
+        "batch was published, since it would be taken for the one that had its number. Use another checkpointLocation, "
+        "with startingOffsets that say where to go on"
+    )
 
 
 def _task_name() -> str:

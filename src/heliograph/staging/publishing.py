@@ -61,8 +61,11 @@ def _never() -> bool:
     return False
 
 
-def publish_batch(path: str, query: str | None, batch: str, sections: list[Section]) -> None:
-    """Publish a batch of a query, unless that was done before; without a query a batch that comes once."""
+def publish_batch(path: str, query: str | None, batch: str, sections: list[Section]) -> int | None:
+    """Publish a batch of a query, unless that was done before; without a query a batch that comes once.
+
+    The number of the newest batch of the query.
+    """
 
     def found() -> list[Section]:
         check_laid(Path(path), sections)
@@ -70,6 +73,7 @@ def publish_batch(path: str, query: str | None, batch: str, sections: list[Secti
 
     with Publishing(path, query or ALONE) as publishing:
         publishing.publish(batch, found)
+        return publishing.newest()
 
 
 def drop_batch(path: str, query: str | None, batch: str) -> None:
@@ -132,6 +136,11 @@ class Publishing:
                     return False
         self._discard(batch)
         return True
+
+    def newest(self) -> int | None:
+        """The number of the last batch that has happened, if batches have numbers and there is one."""
+        record = load(self.root, self._query) if self._numbered else None
+        return None if record is None else int(record.batch)
 
     def drop(self, batch: str) -> None:
         """Remove what was laid aside for a batch, unless it has happened and is not yet published as a whole."""
