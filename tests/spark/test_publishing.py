@@ -118,6 +118,47 @@ def test_a_checkpoint_older_than_what_was_published_is_refused(root: Path) -> No
     assert (numbers(root), staged(root)) == ([0, 1, 2], [])
 
 
+def test_a_table_of_foreach_batch_is_published_once(root: Path) -> None:
+    schema = ddl("data STRING, key STRING")
+
+    def write(batch: int, value: int) -> None:
+        said = write_options({"path": str(root), "channel": "out", "query": QUERY, "batch": str(batch)})
+        writer = BatchWriter(said, schema, overwrite=False)
+        laid = [writer.write(iter([pa.RecordBatch.from_pydict(texts(value))]))]
+        try:
+            writer.commit([*laid])
+        except BaseException:
+            writer.abort([*laid])
+            raise
+
+    for batch in (0, 0, 1):
+        write(batch, batch)
+    with pytest.raises(ConfigError, match="it is at batch 0, and batch 1 of the same query is there"):
+        write(0, 9)
+    assert (numbers(root), staged(root)) == ([0, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"query": "a"}, "go together"),
+        ({"batch": "1"}, "go together"),
+        ({"query": "batches", "batch": "1"}, "option 'query' is 'batches'"),
+        ({"query": "../a", "batch": "1"}, "option 'query' is '../a'"),
+        ({"query": "a", "batch": "one"}, "option 'batch' is 'one'"),
+    ],
+)
+def test_a_batch_of_a_query_has_a_name_and_a_number(said: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write_options({"path": "data", **said})
+
+
+def test_a_stream_is_a_query_of_its_own(root: Path) -> None:
+    said = write_options({"path": str(root), "channel": "out", "query": "a", "batch": "1"})
+    with pytest.raises(ConfigError, match="are for tables in foreachBatch"):
+        StreamWriter(said, ddl("data STRING"))
+
+
 def test_the_same_number_of_another_query_is_another_batch(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", stage(root, "0", texts(1)))
     publish_batch(str(root), "another", "0", stage(root, "0", texts(2)))

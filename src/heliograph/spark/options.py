@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -13,13 +14,15 @@ from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
 from heliograph.spark.remote import OPTIONS as HUB
 from heliograph.spark.remote import Remote, remote
+from heliograph.staging.queries import ALONE
 
 _READ: Final = (
     "path", "channel", "startingOffsets", "endingOffsets", "failOnGap", "payloadType", "mode", "splitBytes", "pushdown",
     "maxBytesPerTrigger", "maxMessagesPerTrigger", "includeArchive", *HUB,
 )  # fmt: skip
-_WRITE: Final = ("path", "channel", "type", "service", *HUB)
+_WRITE: Final = ("path", "channel", "type", "service", "query", "batch", *HUB)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "header", "inferschema"})
+_QUERY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _TRUTH: Final = {"true": True, "false": False}
 
 
@@ -67,6 +70,8 @@ class WriteOptions(NamedTuple):
     type: str | None
     service: str | None
     hub: Remote | None = None
+    query: str | None = None  # of foreachBatch: who writes this table, and
+    batch: str | None = None  # which of its batches it is
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -99,7 +104,21 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """What was said, checked."""
     said = _checked(given, _WRITE)
-    return WriteOptions(_path(said), said.get("channel"), said.get("type"), said.get("service"), remote(said))
+    return WriteOptions(
+        _path(said), said.get("channel"), said.get("type"), said.get("service"), remote(said), *_numbered(said)
+    )
+
+
+def _numbered(said: dict[str, str]) -> tuple[str | None, str | None]:
+    """The batch of a query that a table is, if it is one."""
+    query, batch = said.get("query"), said.get("batch")
+    if (query is None) != (batch is None):
+        raise ConfigError("options 'query' and 'batch' go together: whose batch it is, and its number")
+    if query is not None and (not _QUERY.fullmatch(query) or query == ALONE):
+        raise ConfigError(f"option 'query' is {query!r}: use a name of 1 to 64 letters, digits, '_' and '-'")
+    if batch is not None and not (batch.isascii() and batch.isdecimal() and len(batch) <= 18):
+        raise ConfigError(f"option 'batch' is {batch!r}: use the number that foreachBatch gives")
+    return query, batch
 
 
 def _checked(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:

@@ -44,26 +44,29 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise ConfigError("a channel is appended to: write.mode('append'). To begin anew, delete the channel first")
         self._place = _prepared(options, schema)
-        self._batch = os.urandom(8).hex()
+        self._query = options.query
+        self._batch = options.batch or os.urandom(8).hex()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
-        return Staged(None, self._place.lay(None, self._batch, _task_name(), iterator))
+        return Staged(self._query, self._place.lay(self._query, self._batch, _task_name(), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
-        self._place.publish(None, self._batch, _laid(messages))
+        _publish(self._place, self._query, self._batch, _laid(messages))
         _tidy(self._place)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - what failed says nothing
         """A task failed for good."""
-        self._place.drop(None, self._batch)
+        self._place.drop(self._query, self._batch)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Publishes every micro-batch of a query once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        if options.query is not None:
+            raise ConfigError("options 'query' and 'batch' are for tables in foreachBatch; a stream has its own")
         self._place = _prepared(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -77,11 +80,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of a micro-batch are done; perhaps they were before, and Spark did not live to note it."""
-        laid = _laid(messages)
         for query in _queries(messages):
-            newest = self._place.publish(query, str(batchId), laid)
-            if laid and newest is not None and newest > batchId:
-                raise _outdated(batchId, newest)
+            _publish(self._place, query, str(batchId), _laid(messages))
         if batchId % 100 == 0:
             _tidy(self._place)
 
@@ -99,9 +99,12 @@ def _tidy(place: Aside) -> None:
         logger.warning("%s", error)
 
 
-def _outdated(batch: int, newest: int) -> ConfigError:
+def _publish(place: Aside, query: str | None, batch: str, laid: list[Any]) -> None:
     """Spark repeats its last batch and no other; rows under an older number are others than those that had it."""
-    return ConfigError(
+    newest = place.publish(query, batch, laid)
+    if not laid or newest is None or newest <= int(batch):
+        return
+    raise ConfigError(
         f"the checkpoint is older than what was published: it is at batch {batch}, and batch {newest} of the same "
         "query is there. It was restored from a copy, lost its end, or a copy of it is in use as well. Nothing of this "
         "batch was published, since it would be taken for the one that had its number. Use another checkpointLocation, "

@@ -60,6 +60,8 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
         writer = writer.trigger(processingTime=f"{round(interval_s(run.trigger) * 1000)} milliseconds")
     if output.kind == "channel":
         place = placed(output.options, str(run.path))
+        if output.mode == "update":  # Spark has that for no sink in Python
+            return writer.foreachBatch(lambda batch, number: _publish(batch, place, output.to, life, number)).start()
         return writer.format("heliograph").options(**place).option("channel", output.to).start()
     if output.kind == "parquet":
         return writer.format("parquet").partitionBy(*output.partition_by).options(**output.options).start(output.to)
@@ -70,6 +72,12 @@ def start(run: Run, rows: DataFrame, output: Output, checkpoint: str, life: str,
         ).start()
     assert show is not None  # whoever runs it has looked
     return writer.foreachBatch(lambda batch, number: _print(batch, number, show)).start()
+
+
+def _publish(batch: DataFrame, place: Mapping[str, str], channel: str, life: str, number: int) -> None:
+    """A micro-batch as the sink would publish it: once, recognised by the life of its checkpoint and its number."""
+    options = {**place, "channel": channel, "query": life, "batch": str(number)}
+    batch.write.format("heliograph").mode("append").options(**options).save()
 
 
 def _print(batch: DataFrame, number: int, show: Show) -> None:
