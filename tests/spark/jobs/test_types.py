@@ -148,3 +148,23 @@ def test_an_inferred_schema_is_what_the_payloads_fit() -> None:
         "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
         "additionalProperties": {"type": "number"},
     }  # fmt: skip
+
+
+def test_what_is_required_in_an_object_that_may_be_left_out_is_not_missed_with_it() -> None:
+    limits = {"type": "object", "properties": {"low": {"type": "integer"}}, "required": ["low"]}
+    known = registered({"type": "object", "properties": {"limits": limits}})
+    fields = {"$": Found({"object": 3}, [])}
+    assert drifted(("c", "t"), fields, known) == []
+    fields |= {"$.limits": Found({"object": 2}, []), "$.limits.low": Found({"integer": 1}, [])}
+    assert [(one["field"], one["messages"], one["percent"]) for one in drifted(("c", "t"), fields, known)] == [
+        ("$.limits.low", 1, 50.0)
+    ]
+
+
+def test_a_schema_of_names_that_begin_like_others_and_go_on_with_a_dot() -> None:
+    fields = {
+        "$": Found({"object": 1}, []),
+        "$.http": Found({"integer": 1}, []),
+        "$.http.status": Found({"integer": 1}, []),
+    }
+    assert inferred(fields) == {"type": "object", "properties": {"http": {"type": "integer"}}, "required": ["http"]}

@@ -208,15 +208,16 @@ def drifted(
             if rule.kinds and kind not in rule.kinds:
                 tell(path, f"is {kind}, registered as {' or '.join(sorted(rule.kinds))}", count, one.total)
     for path, rule in known.items():
-        parents = _parents(path, fields)
+        parents = _parents(path, fields, known)  # what it is in may be optional, and nowhere
         there = fields[path].total if path in fields else 0
         if rule.required and path != "$" and parents > there:
             tell(path, "is not there, and required", parents - there, parents)
     return rows
 
 
-def _parents(path: str, fields: dict[str, Found]) -> int:
-    parent = fields.get(above(path, fields))
+def _parents(path: str, fields: dict[str, Found], among: Mapping[str, Any] | None = None) -> int:
+    """How many there are of what a field is in, as those say that are there, or others."""
+    parent = fields.get(above(path, fields if among is None else among))
     return 0 if parent is None else parent.kinds.get("array" if path.endswith("[]") else "object", 0)
 
 
@@ -231,7 +232,7 @@ def inferred(fields: dict[str, Found], path: str = "$") -> Schema:
     schema: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
     if f"{path}[]" in fields:
         schema["items"] = inferred(fields, f"{path}[]")
-    names = list(_children(path, fields))
+    names = list(_children(path, fields)) if "object" in one.kinds else []  # else it is another's, with a dot in it
     if names:
         schema["properties"] = {name: inferred(fields, f"{path}.{name}") for name in names if name != "*"}
         always = [name for name in schema["properties"] if fields[f"{path}.{name}"].total >= one.kinds["object"]]
