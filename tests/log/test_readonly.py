@@ -198,3 +198,9 @@ def test_a_read_only_reader_does_not_show_what_a_power_cut_could_take_back(opene
             disk.gate.set()
             leader.join(30)
             assert [message.data for message in reader.read(CHANNEL)] == [0, "leader"]
+
+
+def test_a_file_is_no_station(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(hg.NotFound, match="file holds no station"):
+        hg.open(tmp_path / "file", read_only=True)

@@ -13,6 +13,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import Busy, ConfigError, InvalidMessage, NotFound
+from heliograph.spark.jobs.archive import place
 from heliograph.spark.jobs.rollup import rollup
 from heliograph.spark.pipelines import Input, Option, Output, Pipeline, Result, pipeline, procedure, state
 from heliograph.spark.pipelines.declared import check_trigger, interval_s, output_of
@@ -192,6 +193,27 @@ def test_a_table_is_not_written_over_the_station(root: Path, opened: Opener) -> 
             run(large, {}, root, How(trigger="batch", output=Output("parquet", wrong, "complete")))
     assert settled(Output("delta", "out/x"), root).to == str(root / "out/x")
     assert settled(Output("parquet", str(root.parent / "lake")), root).to == str(root.parent / "lake")
+
+
+def test_a_directory_that_is_a_file_is_told_before_anything_runs(root: Path, opened: Opener) -> None:
+    opened().close()
+    (root / "notes").write_text("mine")
+    for trigger in ("batch", "available-now"):
+        with pytest.raises(ConfigError, match="notes: that is a file"):
+            run(large, {}, root, How(trigger=trigger, output=Output("parquet", "notes", "append")))
+    with pytest.raises(ConfigError, match="notes: that is a file"):
+        place(root, str(root / "notes"), 1)
+
+
+def test_an_archive_is_not_written_among_what_the_station_keeps(tmp_path: Path) -> None:
+    for wrong in (".", "..", "channels", "spark/staged", "archived"):
+        with pytest.raises(ConfigError, match="the station keeps its own files there"):
+            place(tmp_path, str(tmp_path / wrong), 1)
+    assert place(tmp_path, None, 1) == place(tmp_path, str(tmp_path / "archive"), 1) == tmp_path / "archive"
+    assert place(tmp_path, str(tmp_path / "archive" / "old"), 1) == tmp_path / "archive" / "old"
+    assert place(tmp_path, str(tmp_path.parent / "archives"), 1) == tmp_path.parent / "archives"
+    with pytest.raises(ConfigError, match="--file-bytes 0"):
+        place(tmp_path, None, 0)
 
 
 def test_every_directory_of_a_station_is_its_own(tmp_path: Path) -> None:

@@ -272,6 +272,14 @@ def test_what_failed_tasks_laid_aside_goes(root: Path) -> None:
     assert staged(root) == []
 
 
+def test_a_row_that_goes_nowhere_is_refused(root: Path) -> None:
+    rows: dict[str, list[Any]] = {"data": ["1", "2"], "channel": ["out", None]}
+    said = write_options({"path": str(root)})
+    with pytest.raises(InvalidName, match="column 'channel' is null in a row"):
+        Stage(said, QUERY, "0", "0-0", 10_000_000).write(iter([pa.RecordBatch.from_pydict(rows)]))
+    assert staged(root) == []
+
+
 def test_damaged_staged_files_are_not_published_and_can_be_given_up(root: Path) -> None:
     sections = stage(root, "0", texts(*range(5)))
     (file,) = (root / "spark" / "staged").rglob("*.lines")

@@ -116,7 +116,10 @@ class DataDirectory:
         return station
 
     def _read_only_open(self, name: str | None) -> StationFile:
-        station = self._load(name)
+        try:
+            station = self._load(name)
+        except OSError as error:
+            raise explain(error, f"cannot open {self.root}") from error
         if station is None:
             raise NotFound(f"{self.root} holds no station; 'helio init' makes one")
         return station  # without a lock: a reader must not keep the first writer after a boot from recovering
@@ -125,7 +128,7 @@ class DataDirectory:
         path = self.root / "station.json"
         try:
             station = _decode(self._disk.read_file(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup.") from None

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
-from heliograph.errors import InvalidMessage
+from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log.beginnings import Run
 from heliograph.log.stamping import sums_of
@@ -61,8 +61,9 @@ def by_channel(rows: pa.Table, otherwise: str | None) -> Iterator[tuple[str, pa.
         return
     names = pc.coalesce(rows["channel"].cast(pa.string()), pa.scalar(otherwise, pa.string()))
     for name in pc.unique(names).to_pylist():
-        fits = pc.is_null(names) if name is None else pc.equal(names, name)
-        yield check_name(name), rows.filter(pc.fill_null(fits, False))
+        if name is None:
+            raise InvalidName("column 'channel' is null in a row, and there is no option 'channel': where to?")
+        yield check_name(name), rows.filter(pc.fill_null(pc.equal(names, name), False))
 
 
 def _letters(rows: pa.Table, kind: str | None) -> bool:

@@ -10,9 +10,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import given, settings
 
 import heliograph as hg
+from heliograph.errors import ConfigError
 from heliograph.spark.jobs._page import Figures, page
 from heliograph.spark.jobs._plots import Series, nice, stacked
 from heliograph.spark.jobs.report import report, step_s
@@ -126,6 +128,12 @@ def test_a_page_is_well_formed_whatever_names_there_are(
         clusters=[cluster], fields=[field], drift=[drift],
     )  # fmt: skip
     Page(page(figures))
+
+
+def test_where_a_report_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    for target, message in ((tmp_path, "it is a directory"), (tmp_path / "no" / "a.html", "no such directory")):
+        with pytest.raises(ConfigError, match=message):
+            report.function(None, output=str(target), channel=">", start="first", title=None)
 
 
 @given(st.floats(1e-6, 1e15))

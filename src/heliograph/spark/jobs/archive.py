@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.config.units import MIB
+from heliograph.errors import ConfigError
 from heliograph.spark.pipelines.declared import AVAILABLE, Option, procedure
 from heliograph.spark.pipelines.run import Progress, Result, Run
 
@@ -24,11 +25,18 @@ _FILE_BYTES: Final = Option(
 )
 
 
-def place(run: Run, to: str | None) -> Path:
-    """The archive's directory."""
+def place(path: Path, to: str | None, file_bytes: int) -> Path:
+    """The archive's directory. What can be wrong with it, or with the size of its files, is said here."""
     from heliograph.spark.archive.manifest import DEFAULT
+    from heliograph.spark.pipelines.running import check_apart
 
-    return Path(to).resolve() if to else run.path / DEFAULT
+    if file_bytes < 1:
+        raise ConfigError(f"--file-bytes {file_bytes}: a file has at least one byte")
+    found = Path(to).resolve() if to else path / DEFAULT
+    check_apart(path, found, "archive", but=DEFAULT)
+    if found.exists() and not found.is_dir():
+        raise ConfigError(f"archive {found}: that is a file, and an archive is a directory. Choose another")
+    return found
 
 
 @procedure(
@@ -63,7 +71,7 @@ def archive(run: Run, channel: str, to: str | None, file_bytes: int, step_bytes:
     from heliograph.spark.options import Channels
     from heliograph.spark.pipelines.running import rounds
 
-    root = place(run, to)
+    root = place(run.path, to, file_bytes)
     total = Total()
     with held(root):
         note_all(run.path, root)  # a run before may have died before it could
@@ -133,7 +141,7 @@ def compact(run: Run, channel: str, to: str | None, file_bytes: int) -> Result:
     from heliograph.spark.archive.steps import held
     from heliograph.spark.options import Channels
 
-    root = place(run, to)
+    root = place(run.path, to, file_bytes)
     before = after = 0
     with held(root):
         names = manifests.channels(root)

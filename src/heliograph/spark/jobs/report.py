@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heliograph.disk import SYSTEM_DISK, explaining
+from heliograph.errors import ConfigError
 from heliograph.names import DEAD_LETTER
 from heliograph.spark.jobs import rollup as rollups
 from heliograph.spark.jobs import triage as letters
@@ -48,8 +49,12 @@ def report(run: Run, output: str, channel: str, start: str, title: str | None) -
     It is one file without scripts and links to elsewhere, to be sent and kept; light or dark as the reader's screen.
     It is made from what rollup, triage and types find.
     """
-    found = _figures(run, channel, start, title)
     target = Path(output)
+    if target.is_dir() or not target.parent.is_dir():  # said now, not when all is read
+        raise ConfigError(
+            f"cannot write {target}: " + ("it is a directory" if target.is_dir() else "there is no such directory")
+        )
+    found = _figures(run, channel, start, title)
     with explaining(f"cannot write {target}"):
         SYSTEM_DISK.replace_file(target, page(found).encode())
     facts = {"file": str(target), "messages": sum(row["messages"] for row in found.channels)}

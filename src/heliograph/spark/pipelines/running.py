@@ -227,12 +227,21 @@ def settled(output: Output, path: Path) -> Output:
     if output.kind not in FILES or "://" in output.to:
         return output
     place = (path / output.to).resolve()
-    if path.is_relative_to(place) or (place.is_relative_to(path) and place.relative_to(path).parts[0] in _OWN):
-        raise ConfigError(
-            f"output {output.kind} {place}: the station keeps its own files there, and a table would be among them, or "
-            "in their place. Choose another directory"
-        )
+    check_apart(path, place, f"output {output.kind}")
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"output {output.kind} {place}: that is a file, and tables are directories. Choose another")
     return msgspec.structs.replace(output, to=str(path / output.to))
+
+
+def check_apart(path: Path, place: Path, what: str, but: str = "") -> None:
+    """Refuse a directory that the station of a path lives in; ``but`` one of them."""
+    if path.is_relative_to(place) or (
+        place.is_relative_to(path) and place.relative_to(path).parts[0] in {*_OWN} - {but}
+    ):
+        raise ConfigError(
+            f"{what} {place}: the station keeps its own files there, and others would be among them, or in their "
+            "place. Choose another directory"
+        )
 
 
 def has_checkpoint(spark: SparkSession, checkpoint: str) -> bool:
