@@ -311,6 +311,9 @@ SPARK_KEPT_BYTES = 256 * 1024 * 1024
 SPARK_CONNECT_S = 10.0
 """How long a Spark master, or a Spark Connect server, may take to answer at its address."""
 
+SPARK_ENDED_S = 5.0
+"""How long Java may take to end when a pipeline that was asked to stop has lost it."""
+
 SPARK_LOCK_S = 600.0
 """How long one Spark job waits for another that publishes as the same query."""
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from pyspark import SparkContext
 
 import heliograph as hg
-from heliograph.errors import Busy, ConfigError, InvalidMessage, NotFound
+from heliograph.errors import Busy, ConfigError, HeliographError, InvalidMessage, NotFound
 from heliograph.spark.jobs.archive import place
 from heliograph.spark.jobs.rollup import rollup
-from heliograph.spark.pipelines import Input, Option, Output, Pipeline, Result, pipeline, procedure, state
+from heliograph.spark.pipelines import Input, Option, Output, Pipeline, Result, Run, pipeline, procedure, running, state
 from heliograph.spark.pipelines.declared import check_trigger, interval_s, output_of
 from heliograph.spark.pipelines.finding import builtin, declared, find, in_file
+from heliograph.spark.pipelines.launch import java_ended
 from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import write_delta
 from heliograph.spark.pipelines.run import Progress
@@ -184,6 +189,34 @@ def test_a_wish_to_stop_is_not_left_for_the_next_run(tmp_path: Path) -> None:
         state.ask_to_stop(tmp_path, "large")
     with state.lease(tmp_path, "large") as place:
         assert not state.asked_to_stop(place)
+
+
+@pytest.mark.parametrize(("command", "asked"), [("exit 0", True), ("exit 0", False), ("sleep 9", True)])
+def test_java_that_is_stopped_together_with_the_pipeline_is_no_failure(
+    root: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch, command: str, asked: bool
+) -> None:
+    """As by a service manager, which signals all processes of a service."""
+    opened().close()
+    java = subprocess.Popen(["sh", "-c", f"exec {command}"])
+    monkeypatch.setattr(running, "launched", lambda *_: None)
+    monkeypatch.setattr(running, "java_ended", lambda: java_ended(0.3))
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=java))
+
+    @procedure("lost", options=())
+    def lost(run: Run) -> Result:
+        """It loses its Java."""
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    try:
+        ended = asked and command == "exit 0"
+        with nullcontext() if ended else pytest.raises(HeliographError, match="Connection refused"):
+            run(lost, {}, root, listener=Listener(asked=lambda: asked))
+        found = state.status(root, "lost")
+        assert found is not None
+        assert found.state == ("stopped" if ended else "failed")
+    finally:
+        java.kill()
+        java.wait()
 
 
 def test_a_table_is_not_written_over_the_station(root: Path, opened: Opener) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from heliograph.errors import ConfigError, Unreachable
-from heliograph.limits import SPARK_CONNECT_S
+from heliograph.limits import SPARK_CONNECT_S, SPARK_ENDED_S
 from heliograph.spark.session import session
 
 if TYPE_CHECKING:
@@ -70,6 +71,20 @@ def _reach(url: str) -> None:
     raise Unreachable(
         f"there is no {what} at {url} ({failed.strerror or failed}); docs/scale.md tells how to start one"
     )
+
+
+def java_ended(wait_s: float = SPARK_ENDED_S) -> bool:
+    """Whether the Java that this process started has ended, or does so soon."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _hush() -> None:

@@ -11,7 +11,7 @@ import msgspec
 from heliograph.errors import ConfigError, HeliographError
 from heliograph.spark.pipelines import outputs, state
 from heliograph.spark.pipelines.declared import BATCH, FILES, Output, Pipeline, check_mode, check_trigger
-from heliograph.spark.pipelines.launch import launch
+from heliograph.spark.pipelines.launch import java_ended, launch
 from heliograph.spark.pipelines.mishaps import explained
 from heliograph.spark.pipelines.outputs import Show
 from heliograph.spark.pipelines.progress import Counter
@@ -112,6 +112,11 @@ class _Running:
                 teller.tell(state="failed", error=str(error))
                 raise
             except Exception as error:
+                # What stops a service signals all of its processes, and Java does not wait for the micro-batch.
+                if self._listener.asked() and java_ended():
+                    teller.tell(state="stopped")
+                    self._listener.note("Spark was ended, too: what it was at is done again by the next run")
+                    return Result({}, {"rows": teller.status.progress.rows})
                 clear = explained(error)
                 teller.tell(state="failed", error=str(clear))
                 raise clear from error
