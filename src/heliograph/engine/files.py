@@ -51,11 +51,11 @@ from heliograph.limits import ROOM_IDLE_S, WAIT_SLICE_S
 from heliograph.log import channel as channels
 from heliograph.log import recovery, room, seek
 from heliograph.log.audit import Audit
-from heliograph.log.channel import ChannelFile, ChannelSettings
+from heliograph.log.channel import ChannelFile, ChannelSettings, Identity
 from heliograph.log.commit import GroupCommit
 from heliograph.log.directory import DataDirectory
 from heliograph.log.head import DELETED, Fields, Limit
-from heliograph.log.held import ChannelGone, Evicted, Identity
+from heliograph.log.held import ChannelGone, Evicted
 from heliograph.log.locks import FileLock
 from heliograph.log.news import held_lock
 from heliograph.log.partition import Partition
@@ -198,6 +198,7 @@ class FilesEngine:
             settings, partitions = channels.REPLIES, 1
         if partitions is None:
             partitions = 1 if name.endswith(DEAD_LETTER) else self.config.storage.partitions
+        self.directory.check_there()
         made = channels.create(
             self.root, name, settings or ChannelSettings(), self.disk, self.clock, self.directory.boot,
             partitions=partitions,
@@ -372,6 +373,7 @@ class FilesEngine:
 
     def _open_files(self, name: str, number: int) -> OpenPartition:
         self.check_open()
+        self.directory.check_there()  # another station may have been made in its place
         place = self.directory.place(check_name(name), number, self.name)
         if not place.directory.is_dir():
             self._no_such_channel(name, number)
@@ -497,6 +499,7 @@ class FilesEngine:
             except NotFound:
                 # Nobody can make a channel of dead letters beforehand, and without it a message would be
                 # retried for ever.
+                self.directory.check_there()
                 if self.read_only or not (name.endswith(DEAD_LETTER) or self.makes(name)):
                     raise
                 self.create(name)  # and again, if another process deletes it at once
@@ -805,7 +808,8 @@ class FilesEngine:
         self._sync(self.open_partitions())
 
     def _sync(self, partitions: list[Partition]) -> None:
-        sync_all(one.sync for one in partitions if one.dirty)
+        if sync_all(one.sync for one in partitions if one.dirty):
+            self.directory.check_there()
 
     def close(self) -> None:
         """Sync and let go of everything. Safe to call again."""

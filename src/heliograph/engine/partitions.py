@@ -52,18 +52,20 @@ class OpenPartition:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
 
 
-def sync_all(syncs: Iterable[Callable[[], None]]) -> None:
-    """Carry all of them out, though some may fail; then raise what the first one did."""
+def sync_all(syncs: Iterable[Callable[[], None]]) -> bool:
+    """Carry all of them out, though some may fail; then raise what the first one did. Whether channels are gone."""
     errors: list[HeliographError] = []
+    gone = False
     for sync in syncs:
         try:
             sync()
         except ChannelGone:
-            continue  # deleted by another process: there is nothing left to sync
+            gone = True  # deleted by another process: there is nothing left to sync
         except HeliographError as error:
             errors.append(error)
     if errors:
         raise errors[0]
+    return gone
 
 
 class OpenPartitions:

@@ -16,7 +16,7 @@ import errno
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -57,6 +57,14 @@ class ChannelFile(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 1
     created: datetime
     settings: ChannelSettings = ChannelSettings()
+
+
+class Identity(NamedTuple):
+    """What a channel tells its partitions; read again whenever the head's generation moves."""
+
+    origin: bytes  # station.incarnation
+    segment_bytes: int
+    segment_age_us: int
 
 
 REPLIES: Final = ChannelSettings(retention_age_s=300.0, segment_bytes=4 * 1024 * 1024)

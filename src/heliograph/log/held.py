@@ -14,12 +14,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
 from heliograph.errors import Fenced, HeliographError
 from heliograph.log import indexing, recovery, room, segments
+from heliograph.log.channel import Identity
 from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, SERVED_BY, Fields, Head, Limit, TornHead
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import BRIEFLY, AppendLock
@@ -35,14 +36,6 @@ class ChannelGone(HeliographError):
 
 class Evicted(HeliographError):
     """The partition was closed to make room for others. Whoever catches it opens it again."""
-
-
-class Identity(NamedTuple):
-    """What the channel tells its partitions; read again whenever the head's generation moves."""
-
-    origin: bytes  # station.incarnation
-    segment_bytes: int
-    segment_age_us: int
 
 
 class Owner(Protocol):
@@ -199,7 +192,8 @@ class HeldLog:
                 self._words[SEQUENCE] == self._seen
                 and not (orphaned or self._fence_due)
                 and self._fd >= 0
-                and self._disk.lseek(self._fd, 0, os.SEEK_END) == max(self.written, self._words[ROOM])
+                and (found := self._disk.fstat(self._fd)).st_size == max(self.written, self._words[ROOM])
+                and found.st_nlink  # else somebody deleted it by hand
             ):
                 return  # nobody stored anything since we freed the lock
             self._refresh(orphaned)
@@ -322,7 +316,7 @@ class HeldLog:
             self._open_segment(fields.base)
         self._set(fields)
         found = self._disk.fstat(self._fd)
-        if not found.st_nlink:  # a repair wrote the segment anew: what we have open is nobody's any more
+        if not found.st_nlink:  # a repair wrote the segment anew, or it was deleted: what we have open is nobody's
             self._open_segment(fields.base)
             found = self._disk.fstat(self._fd)
         elif not self._disk.fstat(self._index_fd).st_nlink:  # or its index

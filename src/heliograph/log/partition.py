@@ -206,7 +206,7 @@ class Partition(SharingLog):
             self._syncing -= 1
             if self._retired:
                 self._close_retired()
-            if self._lock.held and self.base == base and self.synced < written:
+            if self._lock.held and self.base == base and self.synced < written and self._linked():
                 self.synced, self.synced_next, self.synced_crc = written, offset + 1, crc
                 self._leave(often=False)
             else:
@@ -398,6 +398,8 @@ class Partition(SharingLog):
 
     def _mark_synced(self, mark: Mark) -> None:
         kept = self._lock.held
+        if kept and not self._linked():
+            self._release()
         try:
             self._enter()
         except (Fenced, Busy) as error:  # fenced meanwhile: repair would cut what we just wrote
@@ -407,6 +409,20 @@ class Partition(SharingLog):
         if self._owed <= mark.next:
             self._owed = 0
         self._leave(often=kept)
+
+    def _linked(self) -> bool:
+        """Whether the active segment is a file of some directory. The lock is held, so that nobody may replace it.
+
+        If not, somebody has deleted it by hand. Whoever takes the lock anew finds out what is left, and says so: what
+        is written to it, and synced, is nowhere.
+        """
+        try:
+            return bool(self._disk.fstat(self._fd).st_nlink)
+        except OSError:
+            return False
+        except BaseException:  # Ctrl-C
+            self._disown()
+            raise
 
     def _fence(self, base: int | None = None) -> None:
         """Close the log for every process. The caller holds the mutex.
@@ -486,18 +502,29 @@ class Partition(SharingLog):
         ``following`` is the next offset as it was at the last look.
         """
         if not self.mutex.acquire(blocking=False):
+            self._look_from_outside()
             return False
         try:
             self._fold_times()
             idle_us = self._clock.time_ns() // 1000 - self.append_us  # below 0 if the clock was put back
             busy = self.next != following and idle_us < _KEEP_US
-            if self._lock.held and not (busy and self._may_keep()):
+            if self._lock.held and not (busy and self._may_keep() and self._linked()):
                 self._release()
             # Though another process may have the lock: this one is in its turns, or hands in.
             self._watched = not self._tray_is_idle() or busy
             return not self._watched
         finally:
             self.mutex.release()
+
+    def _look_from_outside(self) -> None:
+        """A thread is appending, as one that does nothing else always is: it would not see that its segment is gone.
+
+        So it is asked for the lock: whoever takes it anew sees it. Asked in vain, because the file was closed in this
+        moment and its number is another one's, it loses a microsecond.
+        """
+        with contextlib.suppress(OSError, ValueError):  # closed in this moment
+            if self._fd >= 0 and not self._disk.fstat(self._fd).st_nlink:
+                self._words[LOCK_WANTED] = BRIEFLY
 
     def release_if_asked(self) -> None:
         """Somebody rang for the lock: give it back, unless this process is just appending, and in its turn."""
