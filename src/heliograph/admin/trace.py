@@ -16,7 +16,6 @@ from heliograph.clock import from_us
 from heliograph.errors import NotFound
 from heliograph.federation.behind import Remembered, remembered
 from heliograph.federation.rules import Names, Rules
-from heliograph.log.cursor import LogCursor
 from heliograph.message import Message
 from heliograph.station.links import LinkKind
 from heliograph.station.reader import find
@@ -84,11 +83,8 @@ def _copy(station: Station, message: Message, known: list[Remembered]) -> Copy:
 
 
 def _appended(station: Station, message: Message) -> datetime | None:
-    engine = station.engine
-    cursor = LogCursor(engine.log(message.channel, message.partition), message.offset, engine.disk)
-    with contextlib.closing(cursor):
-        chunk = cursor.read()
-    return from_us(chunk.append_us) if chunk is not None and chunk.append_us else None
+    found = station.engine.appended_by_us(message.channel, message.partition, message.offset)
+    return None if found is None else from_us(found)
 
 
 def _through(station: Station, message: Message, known: list[Remembered]) -> list[str]:

@@ -53,6 +53,7 @@ from heliograph.log import recovery, room, seek
 from heliograph.log.audit import Audit
 from heliograph.log.channel import ChannelFile, ChannelSettings, Identity
 from heliograph.log.commit import GroupCommit
+from heliograph.log.cursor import LogCursor
 from heliograph.log.directory import DataDirectory
 from heliograph.log.head import DELETED, Fields, Limit
 from heliograph.log.held import ChannelGone, Evicted
@@ -780,6 +781,26 @@ class FilesEngine:
             return found
 
         return self._open.use(name, number, fields)
+
+    def last_append(self, name: str, number: int) -> tuple[int, int] | None:
+        """A partition's last line and when (µs) it was appended, if that can be told just now."""
+
+        def last(entry: OpenPartition) -> tuple[int, int] | None:
+            return None if entry.log.head is None else entry.log.head.last_append()
+
+        return self._open.use(name, number, last)
+
+    def appended_by_us(self, name: str, number: int, offset: int) -> int | None:
+        """When the line at an offset was appended, at the latest; None if there is nothing to be read any more."""
+        last, log = self.last_append(name, number), self.log(name, number)
+        end = log.limit().next
+        with contextlib.closing(LogCursor(log, offset, self.disk)) as cursor:
+            chunk = cursor.read()
+        if chunk is None:
+            return None
+        if chunk.next < end or (last is not None and offset <= last[0]):  # the index knows it, or the head did
+            return chunk.append_us or None
+        return self.clock.time_ns() // 1000
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk in this process."""

@@ -16,7 +16,6 @@ import msgspec
 from heliograph.errors import HeliographError, InvalidName
 from heliograph.federation import peerfile
 from heliograph.federation.rules import Names
-from heliograph.log.cursor import LogCursor
 from heliograph.names import check_name
 from heliograph.station import links
 from heliograph.station.links import LinkInfo, LinkKind
@@ -128,9 +127,7 @@ def _appended_s(station: Station, place: _Place) -> float | None:
     engine = station.engine
     with contextlib.suppress(HeliographError, FileNotFoundError):
         message = message_at(engine, place.channel, place.partition, place.first)
-        log = engine.log(place.channel, place.partition)
-        with contextlib.closing(LogCursor(log, place.first, engine.disk)) as cursor:
-            chunk = cursor.read()
+        came_us = engine.appended_by_us(place.channel, place.partition, place.first)
         found = [message.time.timestamp()] if message is not None else []
-        return min([*found, chunk.append_us / 1e6]) if chunk is not None else None
+        return min([*found, came_us / 1e6]) if came_us is not None else None
     return None

@@ -143,7 +143,8 @@ class Librarian:
     def _appends(self, ask: ranges.Lines, following: int) -> list[tuple[int, int]]:
         log = self._engine.log(ask.channel, ask.partition)
         with contextlib.suppress(NotFound, FileNotFoundError):
-            return append_times(log.place.directory, log.limit(), ask.first, following, self._engine.disk)
+            last = self._engine.last_append(ask.channel, ask.partition)
+            return append_times(log.place.directory, last, ask.first, following, self._engine.disk)
         return []
 
     def _life(self, channel: str) -> str:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from heliograph.disk import Disk
 from heliograph.log import segments
-from heliograph.log.head import Limit
 from heliograph.log.pieces import entries_of
 
 
-def append_times(folder: Path, limit: Limit, first: int, following: int, disk: Disk) -> list[tuple[int, int]]:
+def append_times(
+    folder: Path, last: tuple[int, int] | None, first: int, following: int, disk: Disk
+) -> list[tuple[int, int]]:
     """Offsets from ``first`` to ``following - 1`` whose time is known, and the times in µs; in order.
 
-    ``limit`` is how far the log is on disk, as it was before: its index may grow meanwhile.
+    ``last`` is the log's last line and its time (Head.last_append), if those are known.
     """
     bases = segments.bases(folder, disk)
     known: dict[int, int] = {}
@@ -21,5 +22,6 @@ def append_times(folder: Path, limit: Limit, first: int, following: int, disk: D
         if base < following and end > first:
             entries = entries_of(folder, base, disk)
             known |= zip([behind - 1 for behind in entries.nexts], entries.append_us, strict=True)
-    known.setdefault(limit.next - 1, limit.append_us)
+    if last is not None:
+        known.setdefault(*last)
     return sorted((offset, time_us) for offset, time_us in known.items() if first <= offset < following and time_us)

@@ -222,6 +222,17 @@ class Head:
         )
         return found if before == words[SEQUENCE] else None
 
+    def last_append(self) -> tuple[int, int] | None:
+        """The last line and when it was appended; None while somebody holds the lock, who may not have said it yet."""
+        before = self.words[SEQUENCE]
+        try:
+            fields = self.load()
+        except TornHead:
+            return None
+        if self.words[LOCK_HOLDER] or self.words[SEQUENCE] != before:  # in this order: who frees it stores first
+            return None
+        return fields.next - 1, fields.append_us
+
     def state(self) -> int:
         """The last field as it stands, though the head be torn."""
         return self.words[STATE]

@@ -40,7 +40,7 @@ class Appends:
 
 def appends(directory: Directory, split: Split) -> Appends:
     """What the log tells of the lines of a split."""
-    limit = directory.limit(split.channel, split.partition)  # before the index, which may grow
+    last = directory.engine.last_append(split.channel, split.partition)
     folder = directory.log(split.channel, split.partition).place.directory
     first, following = split.stretches[0].first, split.stretches[-1].next
-    return Appends(append_times(folder, limit, first, following, directory.disk))
+    return Appends(append_times(folder, last, first, following, directory.disk))
