@@ -137,6 +137,15 @@ def test_a_station_that_cannot_be_opened_is_a_finding(tmp_path: Path, harm: byte
     assert findings(tmp_path)["station"].status == status
 
 
+def test_channels_without_a_station_are_a_finding(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        fill(station, 1)
+    (tmp_path / "station.json").unlink()
+    found = findings(tmp_path)["station"]
+    assert found.status == "bad"
+    assert "station.json is missing" in found.value
+
+
 def test_limits_that_are_too_small_are_found(tmp_path: Path) -> None:
     config = Config().with_settings(open_partitions_max=900_000)
     found = findings(tmp_path, config)

@@ -320,6 +320,15 @@ def test_a_newer_format_is_refused_with_its_version(helio: Helio, data: Path) ->
     assert "99" in one_line_error(helio("channels", "list"), 5)
 
 
+@pytest.mark.parametrize("command", [["pub", "alerts", "hello"], ["read", "alerts"], ["init"], ["verify"]], ids=str)
+def test_a_station_file_that_is_missing_is_not_made_anew(helio: Helio, data: Path, command: list[str]) -> None:
+    with hg.open(data, name="host1") as station:
+        station.publish("alerts", 1)
+    (data / "station.json").unlink()
+    assert "station.json is missing" in one_line_error(helio(*command), 5)
+    assert not (data / "station.json").exists()
+
+
 def test_a_traceback_is_only_for_those_who_ask(helio: Helio) -> None:
     assert "Traceback" not in helio("read", "alerts").stderr
     assert "Traceback" in helio("read", "alerts", "--verbose").stderr

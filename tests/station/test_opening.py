@@ -125,6 +125,34 @@ def test_a_damaged_station_file_is_said_to_be_damaged(opened: Opener, root: Path
         hg.open(root)
 
 
+@pytest.mark.parametrize("settings", [{}, {"name": "host1"}, {"read_only": True}], ids=str)
+def test_channels_without_a_station_file_are_not_given_to_a_new_station(
+    opened: Opener, root: Path, settings: dict[str, Any]
+) -> None:
+    with opened(name="host1") as station:
+        station.publish("alerts", 1)
+        life = station.channel("alerts").incarnation
+    (root / "station.json").unlink()
+    with pytest.raises(hg.Damaged, match=r"station\.json is missing") as caught:
+        hg.open(root, **settings)
+    assert not (root / "station.json").exists()
+    said = str(caught.value)
+    assert "backup" in said and "\n" not in said
+    (root / "station.json").write_text(said[said.index("{") : said.index("}") + 1].replace("NAME", "host1"))
+    with opened(name=None) as station:
+        assert station.name == "host1"
+        assert [message.data for message in station.read("alerts")] == [1]
+        assert station.channel("alerts").incarnation != life  # nobody knows whether it is a copy
+
+
+def test_an_empty_directory_becomes_a_station_whatever_lies_beside(root: Path) -> None:
+    (root / "channels" / "lost+found").mkdir(parents=True)
+    (root / "channels" / "a file").touch()
+    (root / "subscriptions").mkdir()
+    hg.open(root, name="host1").close()
+    assert json.loads((root / "station.json").read_text())["name"] == "host1"
+
+
 # -- network file systems ----
 
 

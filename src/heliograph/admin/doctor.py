@@ -26,6 +26,7 @@ from heliograph.admin.wellbeing import station_findings
 from heliograph.config import Config
 from heliograph.config.units import GIB, MIB
 from heliograph.disk import SYSTEM_DISK, Disk, file_system, over_network
+from heliograph.log.channel import somebodys
 
 SYNC_S: Final = 1.0
 """How long the disk is tried."""
@@ -63,7 +64,7 @@ def examine(path: Path | str, config: Config, *, disk: Disk = SYSTEM_DISK) -> li
         except Exception as error:  # noqa: BLE001 - a check that fails says something about the machine, too
             value, advice = f"cannot be checked: {error}", "Find out why; the check needs nothing but the directory."
             found.append(Finding(name=name, status="warn", value=value, advice=advice))
-    if (path / "station.json").exists():
+    if somebodys(path, disk):
         found += [
             Finding(name=name, status=status, value=value, advice=advice)
             for name, status, value, advice in station_findings(path, config, disk)

@@ -128,8 +128,11 @@ def clean(text: str) -> str:
 
 
 def station_in(config: Config) -> bool:
-    """Whether there is a station where the configuration says."""
-    return (Path(config.storage.data_dir) / "station.json").exists()
+    """Whether there is a station where the configuration says; perhaps one that cannot be opened."""
+    from heliograph.disk import SYSTEM_DISK
+    from heliograph.log.channel import somebodys
+
+    return somebodys(Path(config.storage.data_dir), SYSTEM_DISK)
 
 
 def missing(config: Config) -> str:

@@ -129,6 +129,28 @@ def names(root: Path, disk: Disk) -> list[str]:
         return []
 
 
+def somebodys(root: Path, disk: Disk) -> bool:
+    """Whether a directory is a station's, though the file may be missing that says whose."""
+    with contextlib.suppress(NotADirectoryError):  # whoever opens it says so
+        return (root / "station.json").exists() or bool(names(root, disk))
+    return False
+
+
+def check_nobodys(root: Path, disk: Disk, now_us: int) -> None:
+    """A directory without station.json may become a new station's, unless it holds channels.
+
+    Their messages say by whom they were published. A station of another name would not know its own, and one of the
+    same name could not tell a copy: what is written into the file by hand fits no directory, so that its channels get
+    new lives.
+    """
+    if names(root, disk):
+        text = f'{{"name": "NAME", "created": "{from_us(now_us):%Y-%m-%dT%H:%M:%SZ}"}}'
+        raise Damaged(
+            f"{root / 'station.json'} is missing, which says whose the channels beside it are. "
+            f"Restore it from a backup, or write {text} into it, with the station's name."
+        )
+
+
 def check_partitions(count: int) -> int:
     """How many partitions a channel may have."""
     if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:

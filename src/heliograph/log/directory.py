@@ -130,6 +130,7 @@ class DataDirectory:
         try:
             station = _decode(self._disk.read_file(path))
         except (FileNotFoundError, NotADirectoryError):
+            channel.check_nobodys(self.root, self._disk, self._clock.time_ns() // 1000)
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} cannot be read ({error}). Restore it from a backup.") from None
