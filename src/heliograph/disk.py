@@ -223,6 +223,26 @@ def anchored(path: str | os.PathLike[str]) -> Path:
         return Path(path)
 
 
+def make_below(root: Path, path: Path) -> None:
+    """Make a directory and those above it, but not the station's own: where that was, nothing is begun anew.
+
+    FileNotFoundError if another process removes one of them in this moment.
+    """
+    above = path.parents[: len(path.relative_to(root).parts) - 1]
+    try:
+        for one in (*reversed(above), path):
+            one.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        if root.is_dir():
+            raise
+        raise moved_away(root) from None
+
+
+def moved_away(root: Path) -> StorageError:
+    """What to say when a station's directory is not where it was opened."""
+    return StorageError(f"{root} was moved or deleted while this station had it open. Open it where it is now.")
+
+
 def explain(error: OSError, doing: str) -> StorageError | ReadOnly:
     """Turn an OSError into ours: what happened, to what, and what to do next."""
     detail = os.strerror(error.errno) if error.errno else str(error)

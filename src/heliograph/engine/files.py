@@ -731,6 +731,7 @@ class FilesEngine:
     def save_position(self, name: str, subscription: str, number: int, position: Position) -> None:
         """Commit durably; never ahead of what is synced."""
         self.check_writable()
+        self.directory.check_there()  # another station may have been made in its place
         with self.steps.saving(name, subscription, number):
             position = self.steps.not_before(name, subscription, number, position)
             self.make_durable(name, number, position.offset)

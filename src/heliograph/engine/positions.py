@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
-from heliograph.disk import Disk, explain
+from heliograph.disk import Disk, explain, make_below
 from heliograph.engine import kinds, queueworkers
 from heliograph.engine.members import live_members
 from heliograph.engine.port import Kind, MemberInfo, Position
@@ -70,7 +70,7 @@ class Positions:
             if path.exists():
                 self._disk.replace_file(path, data, sync_names=False)
             else:  # the names on the way to it, too: a subscription that is forgotten would begin at "new" again
-                directory.mkdir(parents=True, exist_ok=True)
+                make_below(self._root, directory)
                 self._disk.replace_file(path, data)
                 self._disk.sync_directory(directory.parent)
                 self._disk.sync_directory(directory.parent.parent)
@@ -127,7 +127,7 @@ class Positions:
         directory = self.directory(channel, subscription)
         while True:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_below(self._root, directory)
                 lock = FileLock(directory / "lock", self._disk)
             except (FileNotFoundError, FileExistsError):  # forgotten by another process in this moment
                 continue
@@ -149,7 +149,7 @@ class Positions:
         until = time.monotonic() + LOOKED_AT_S
         while True:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_below(self._root, directory)
                 lock = FileLock(directory / "lock", self._disk)
             except (FileNotFoundError, FileExistsError):  # as above
                 continue

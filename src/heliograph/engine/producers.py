@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from heliograph.disk import Disk, explain
+from heliograph.disk import Disk, explain, make_below
 from heliograph.errors import Busy, NotFound, ProducerFenced
 from heliograph.log import channel as channels
 from heliograph.log.cursor import LogCursor
@@ -210,7 +210,7 @@ class Producers:
     def _make(self, directory: Path) -> None:
         """A directory whose name survives."""
         if not directory.exists():
-            directory.mkdir(parents=True, exist_ok=True)
+            make_below(self._engine.root, directory)
             while directory != self._engine.root:
                 directory = directory.parent
                 self._disk.sync_directory(directory)

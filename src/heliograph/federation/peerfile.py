@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from heliograph.disk import Disk
+from heliograph.disk import Disk, make_below
 from heliograph.names import check_name
 from heliograph.seen import SeenSet
 from heliograph.station import links
@@ -108,7 +108,7 @@ def save(directory: Path, channel: str, data: bytes, disk: Disk) -> None:
 
 def _make(directory: Path, disk: Disk) -> None:
     if not directory.exists():
-        directory.mkdir(parents=True, exist_ok=True)
+        make_below(directory.parents[2], directory)  # links, its kind, its name
         for made in (directory.parent, directory.parent.parent):
             disk.sync_directory(made)
 

@@ -29,7 +29,6 @@ from heliograph.errors import (
     InvalidName,
     NotFound,
     ReadOnly,
-    StorageError,
     UnsupportedFormat,
     WrongStation,
 )
@@ -354,9 +353,7 @@ class DataDirectory:
     def check_there(self) -> None:
         """Whether the path still leads to the directory that was opened; not if it was only opened to be read."""
         if self._open_lock is not None and not self._open_lock.in_place():
-            raise StorageError(
-                f"{self.root} was moved or deleted while this station had it open. Open it where it is now."
-            )
+            raise disks.moved_away(self.root)
 
     def note_unsynced(self) -> None:
         """Before the first append that readers may see unsynced: say so, durably."""

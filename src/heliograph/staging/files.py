@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 import msgspec
 
-from heliograph.disk import SYSTEM_DISK
+from heliograph.disk import SYSTEM_DISK, make_below
 from heliograph.errors import Damaged, NotFound
 from heliograph.log.beginnings import Beginning, Run
 from heliograph.log.stamping import SUM_BYTES
@@ -78,7 +78,7 @@ def make_folder(root: Path, query: str, batch: str) -> Path:
     if not found.exists():
         for turn in range(_TRIES):
             try:
-                found.mkdir(parents=True, exist_ok=True)
+                make_below(root, found)
                 break
             except FileNotFoundError:  # somebody removed the one above, which was empty
                 if turn == _TRIES - 1:
