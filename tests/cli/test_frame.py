@@ -329,6 +329,22 @@ def test_a_station_file_that_is_missing_is_not_made_anew(helio: Helio, data: Pat
     assert not (data / "station.json").exists()
 
 
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_an_option_without_its_value_points_to_the_help_of_its_own_command(path: tuple[str, ...]) -> None:
+    options = [one for one in ALL[path].params if isinstance(one, click.Option) and not one.is_flag and not one.count]
+    assert options
+    for option in options:
+        for name in option.opts:
+            said = one_line_error(CliRunner().invoke(cli, [*path, name]), 2)
+            assert said.endswith(f"(see '{' '.join(('helio', *path))} --help')"), said
+            assert f"option '{name}' needs a value: {name} " in said
+
+
+def test_what_an_option_needs_is_said_as_its_help_says_it() -> None:
+    said = one_line_error(CliRunner().invoke(cli, ["--data"]), 2)
+    assert said == "error: option '--data' needs a value: --data DIR (see 'helio --help')"
+
+
 def test_a_traceback_is_only_for_those_who_ask(helio: Helio) -> None:
     assert "Traceback" not in helio("read", "alerts").stderr
     assert "Traceback" in helio("read", "alerts", "--verbose").stderr

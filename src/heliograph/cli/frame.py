@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -40,12 +41,32 @@ def _common_options() -> list[click.Parameter]:
 COMMON = frozenset(option.name for option in _common_options())
 
 
+@contextlib.contextmanager
+def _of(ctx: click.Context) -> Iterator[None]:
+    """An option that lacks its value is an error of this command: click does not say of which, nor what is lacking."""
+    try:
+        yield
+    except click.BadOptionUsage as error:
+        name, text = error.option_name, error.message
+        for option in ctx.command.params:
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) and name in option.opts else None
+            if record is not None and "requires an argument" in text:
+                value = re.sub(r"^(?:-\S+ +)+", "", record[0])  # behind its names
+                text = f"option '{name}' needs a value: {name} {value}"
+        raise click.BadOptionUsage(name, text, ctx) from error
+
+
 class HelioCommand(click.Command):
     """A command that takes the common options, too, and shows examples."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["params"] = [*(attributes.get("params") or []), *_common_options()]
         super().__init__(*args, **attributes)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Errors name the command."""
+        with _of(ctx):
+            return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Only its own: the common ones would fill every screen."""
@@ -63,6 +84,11 @@ class HelioGroup(click.Group):
         attributes["params"] = [*(attributes.get("params") or []), *_common_options()]
         super().__init__(*args, **attributes)
         self.sections = sections
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As a command's."""
+        with _of(ctx):
+            return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Commands first, they are what one looks for."""
