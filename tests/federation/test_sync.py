@@ -471,6 +471,34 @@ def test_what_was_trimmed_is_gone_and_said_so_and_may_still_come_another_way(net
     assert len(found) == len(set(found))
 
 
+@pytest.mark.parametrize("victim", ["north", "south"])
+def test_what_is_redacted_on_one_side_was_there_and_neither_comes_back_nor_is_lacking(net: Net, victim: str) -> None:
+    hubs(net)
+    say(net, "north", "n1", "n2")
+    say(net, "south", "s1")
+    with north(net):
+        assert run(net, "alerts").equal
+        with net.open(victim, federate=False) as station:
+            for message in [*station.read("alerts")]:
+                station.redact(message.id)
+        report = run(net, "alerts")
+        assert report.equal and not report.channels[0].lacking and (report.fetched, report.sent) == (0, 0)
+    assert lines(net.path(victim), "alerts") == []
+
+
+def test_what_was_redacted_before_the_other_side_had_it_is_lacking_and_the_reason_says_why(net: Net) -> None:
+    hubs(net)
+    say(net, "north", "n1", "n2", "n3")
+    with net.open("north", federate=False) as station:
+        station.redact([*station.read("alerts")][1].id)
+    with north(net):
+        report = run(net, "alerts")
+    assert not report.equal and report.fetched == 2
+    assert [one.reason for one in report.channels[0].left] == [
+        "north has removed what it had: retention, compaction or redaction"
+    ]
+
+
 # -- rules --------------------------------------------------------------------------------------------------
 
 

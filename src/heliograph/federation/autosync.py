@@ -112,8 +112,8 @@ async def _quiet(conversation: Conversation) -> None:
 def _words(left: list[Left]) -> str:
     """What is not equal, on one line.
 
-    >>> _words([Left(side="here", origin="host1.k", messages=3, why="gone", reason="hub has no longer what it had")])
-    '3 of host1.k are lacking here: gone (hub has no longer what it had)'
+    >>> _words([Left(side="here", origin="host1.k", messages=3, why="gone", reason="hub has removed what it had")])
+    '3 of host1.k are lacking here: gone (hub has removed what it had)'
     """
     return "; ".join(
         [f"{one.messages} of {one.origin} are lacking {one.side}: {one.why} ({one.reason})" for one in left]

@@ -234,7 +234,7 @@ class Syncing:
                 continue
             if len(left):
                 where = self._way.peer if side == "here" else self._station.name
-                self._leave(side, left, "gone", f"{where} has no longer what it had")
+                self._leave(side, left, "gone", f"{where} has removed what it had: retention, compaction or redaction")
                 await self._tell(side, left, never=False)
 
     async def _give_portion(self, side: Side, left: SeenSet) -> SeenSet:
