@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ KINDS: dict[pa.DataType, some.SearchStrategy[Any]] = {
     pa.bool_(): some.booleans(),
     pa.float64(): some.floats(allow_nan=False, allow_infinity=False),
     pa.float32(): some.floats(allow_nan=False, allow_infinity=False, width=32),
-    pa.date32(): some.dates(datetime.date(1970, 1, 1), datetime.date(2100, 1, 1)),
+    pa.date32(): some.dates(date(1970, 1, 1), date(2100, 1, 1)),
     pa.decimal128(10, 2): some.decimals(-1000, 1000, places=2),
     pa.list_(pa.int64()): some.lists(some.integers(0, 9), max_size=3),
     pa.binary(): some.binary(max_size=5),

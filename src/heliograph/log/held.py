@@ -52,7 +52,7 @@ class HeldLog:
         "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
         "_hands_in", "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock",
         "_map", "_map_from", "_map_to", "_on_kept", "_origin", "_owed", "_own_us", "_owner", "_retired",
-        "_room_bytes", "_room_from", "_seen", "_served", "_serves", "_short_to", "_syncing", "_tray",
+        "_room_bytes", "_room_from", "_rotate_at", "_seen", "_served", "_serves", "_syncing", "_tray",
         "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
         "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us",
         "open_position", "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next",
@@ -105,7 +105,7 @@ class HeldLog:
         self._identity_generation = -1
         self._identity = Identity(b"", 0, 0)
         self._origin = b""
-        self._short_to = -1  # up to which byte a message may be appended the short way
+        self._rotate_at = -1
         self._room_bytes = room_bytes
         self._room_from = room.begins(room_bytes)
         self._map: Any = None  # room as memory: it is filled without a call of the system
@@ -245,7 +245,6 @@ class HeldLog:
         """Take nothing more that others hand in."""
         if self._serves:
             self._serves = False
-            self._short_to = self._identity.segment_bytes
             self._words[SERVED_BY] = 0
 
     def _let_go_of_tray(self) -> None:
@@ -331,7 +330,7 @@ class HeldLog:
             self._identity = identity = self._owner.identity()
             self._origin = origin_place(identity.origin, self.place.number)
             # Segments that also rotate by age are looked at one append at a time.
-            self._short_to = -1 if identity.segment_age_us else identity.segment_bytes
+            self._rotate_at = -1 if identity.segment_age_us else identity.segment_bytes
             self._identity_generation = generation
 
     def _check_flags(self) -> None:

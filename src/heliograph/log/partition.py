@@ -76,8 +76,8 @@ class Partition(SharingLog):
         """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
         with self.mutex:  # acquire and release take half as long, but Ctrl-C may come between acquire and try
             at = self.written
-            if at + len(hole) + form.room > self._short_to or not self._lock.held:
-                return self._append_one_otherwise(form, id_bytes, microseconds, hole, now_us, guard)
+            if at + len(hole) + form.room > self._rotate_at or not self._lock.held:
+                return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
             if guard is not None and (refusal := guard()) is not None:
                 raise refusal
             offset = self.next
@@ -112,25 +112,24 @@ class Partition(SharingLog):
             except BaseException as error:
                 self._give_up(error)
                 raise
-            if words[NEWS_WANTED] or not offset & _LOOK_MASK:
+            if words[NEWS_WANTED] or not offset & _LOOK_MASK or self._serves:
                 self._look_around(now_us)
             return offset
 
     def _look_around(self, now_us: int) -> None:
         """One was appended: tell those who wait for it, in whichever process, and see whether others want to append."""
         words = self._words
+        if self._serves:
+            self._append_handed()
         if words[NEWS_WANTED]:
             self.news.tell()
-        if words[LOCK_WANTED] and not self._may_keep():
+        if words[LOCK_WANTED] and self._lock.held and not self._may_keep():  # it is not if another's line failed
             self._own_us = now_us
             self._release()
 
     def _line(self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes) -> bytes:
         """A message as it stands in this log if it comes next."""
-        place, line = form.fitted
-        if place is not self._origin:
-            line = form.line(self._origin)
-        data = line % (id_bytes, microseconds, hole, self.next)
+        data = form.line(self._origin) % (id_bytes, microseconds, hole, self.next)
         return b'%b,"crc":"%08x"}\n' % (data, _value(data))
 
     def _give_up(self, error: BaseException) -> None:
@@ -143,25 +142,6 @@ class Partition(SharingLog):
         finally:
             self._release_in_doubt()
         raise explain(error, f"cannot append to {self._directory}") from error
-
-    def _append_one_otherwise(
-        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None
-    ) -> int:
-        """With another process's message behind it; or after taking the lock, or in a segment that is to be begun."""
-        if self._serves and self.written + len(hole) + form.room <= self._identity.segment_bytes:
-            if guard is not None and (refusal := guard()) is not None:
-                raise refusal
-            offset = self.next
-            try:
-                self._append_with_handed(self._line(form, id_bytes, microseconds, hole), now_us)
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            words = self._words
-            if words[NEWS_WANTED] or words[LOCK_WANTED]:
-                self._look_around(now_us)
-            return offset
-        return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
 
     def _append_one_entering(self, body: bytes, now_us: int, guard: Guard | None) -> int:
         often = self._hands_in or self._often(now_us)
@@ -298,6 +278,18 @@ class Partition(SharingLog):
         except OSError:
             self._undo_write()
             raise
+
+    def _undo_write(self) -> None:
+        """Cut off what was written. What cannot be, the next appender finds: whole lines of it will be kept."""
+        self._unmap()
+        self._words[ROOM] = 0  # if it cannot be cut off, the file's length is one that nobody expects
+        try:
+            self._disk.ftruncate(self._fd, self.written)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"writing to {self._directory} failed in the middle and could not be undone ({error}): what was just "
+                "published may or may not be stored"
+            ) from error
 
     def _rotate(self, now_us: int) -> None:
         """Seal the active segment and begin the next one; in this order, so that a crash loses nothing."""

@@ -7,7 +7,7 @@ import logging
 import sys
 from mmap import ALLOCATIONGRANULARITY, mmap
 
-from heliograph.errors import HeliographError, OutcomeUnknown
+from heliograph.errors import HeliographError
 from heliograph.limits import ROOM_LINE_BYTES_MAX, WRITE_AT_ONCE_BYTES
 from heliograph.log import room
 from heliograph.log.head import DELETED, FENCED, LOCK_HOLDER, LOCK_WANTED, ROOM
@@ -43,18 +43,6 @@ class RoomyLog(HeldLog):
             self._disk.pwrite_all(self._fd, some, at)
             self._disk.start_sync(self._fd, at, len(some))
             at, left = at + len(some), left[len(some) :]
-
-    def _undo_write(self) -> None:
-        """Cut off what was written. What cannot be, the next appender finds: whole lines of it will be kept."""
-        self._unmap()
-        self._words[ROOM] = 0  # if it cannot be cut off, the file's length is one that nobody expects
-        try:
-            self._disk.ftruncate(self._fd, self.written)
-        except OSError as error:
-            raise OutcomeUnknown(
-                f"writing to {self._directory} failed in the middle and could not be undone ({error}): what was just "
-                "published may or may not be stored"
-            ) from error
 
     def _lay_room(self, appended: int) -> None:
         """Lay room behind what is written, if that is worth it. The lock is held."""

@@ -5,8 +5,8 @@
     appends, and looks who asks: says that it serves
     (SERVED_BY in the head)
                                                        puts a message into the tray, looks for the answer
-    appends its own line and the other one's with one
-    write, says so in the head, answers
+    appends its own line, then the other one's, says
+    so in the head, answers
                                                        has an offset, and goes on with its next message
 
 Whatever is out of the ordinary (nobody serves, nobody answers, another process hands in already, the message is too
@@ -21,7 +21,7 @@ from typing import Final
 
 import google_crc32c
 
-from heliograph.errors import Busy, Fenced, OutcomeUnknown
+from heliograph.errors import Busy, Fenced, HeliographError, OutcomeUnknown
 from heliograph.limits import INDEX_STRIDE_BYTES, LOCK_OFTEN_S, TRAY_EMPTY_MAX, TRAY_TRIES
 from heliograph.log import index, segments
 from heliograph.log.head import (
@@ -34,11 +34,13 @@ from heliograph.log.head import (
     pack_moving,
 )
 from heliograph.log.held import NO_TIME, ChannelGone
+from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.locks import HAND_IN, TURN, Served
 from heliograph.log.roomy import RoomyLog
 from heliograph.log.tray import BODY_BYTES_MAX, Taken, Tray
 
 _extend = google_crc32c.extend
+_value = google_crc32c.value
 _OFTEN_US: Final = int(LOCK_OFTEN_S * 1e6)
 _ONCE: Final = range(1)
 _A_WHILE: Final = range(24)
@@ -65,8 +67,7 @@ class SharingLog(RoomyLog):
         self._hands_in = False  # whatever interrupts it
         tray = self._tray
         assert tray is not None
-        # If the two go on in step, the next one is the holder's, and then it is this one.
-        offset = tray.hand_in(body, now_us, self._origin, self._owed + 1, self._words, self._clock)
+        offset = tray.hand_in(body, _value(body), now_us, self._words, self._clock)
         if offset < 0:
             return self._fetch_back(tray, body)
         self._hands_in = True
@@ -201,51 +202,49 @@ class SharingLog(RoomyLog):
 
     def _serve(self) -> bool:
         """Begin to take messages from the tray, if that can be."""
-        if self._short_to < 0 or not self._lock.keep:  # each append is looked at alone; or is followed by a sync
-            return self._serves
+        if self._rotate_at < 0 or not self._lock.keep:  # each append is looked at alone; or is followed by a sync
+            return False
         tray = self._tray or self._open_tray()
         if tray is None:
             return False
         tray.discard_dead()
         self._serves = True
-        self._short_to = -1  # each append looks into the tray
         self._served = self.next
         self._words[SERVED_BY] = self._words[LOCK_HOLDER]
         return True
 
-    def _append_with_handed(self, own: bytes, now_us: int) -> None:
-        """Append an own line, and behind it the message that was handed in, if there is one: with one copy, and one
-        word in the head. Who handed in what cannot be written finds out why by itself."""
+    def _append_handed(self) -> None:
+        """Append the message that was handed in, if there is one. If that fails, who handed it in finds out why."""
         tray = self._tray
         assert tray is not None
         at, offset = self.written, self.next
-        end, following = at + len(own), offset + 1
-        looks = _A_WHILE if self._served == offset else _ONCE
-        handed = tray.take(self.base, end, following, self._identity.segment_bytes - end, self._origin, looks)
-        data = own if handed is None else own + handed[0]
+        looks = _A_WHILE if self._served == offset - 1 else _ONCE
+        handed = tray.take(self.base, at, offset, self._rotate_at - at - TAIL_BYTES_MAX, looks)
+        if handed is None:
+            if offset - self._served > TRAY_EMPTY_MAX:
+                self._serve_no_more()
+            return
+        body, crc, time_us = handed
+        tail = b'%b%d"' % (self._origin, offset)
         try:
-            self._write_bytes(data)
-        except OSError:
-            if handed is None:
+            self._append_line(b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail)), time_us)
+        except BaseException as error:
+            self._disown()
+            if not isinstance(error, (OSError, HeliographError)):
                 raise
-            self._undo_write()
-            data, handed = own, None
-            self._write_bytes(own)
-        least_us = most_us = now_us
-        if handed is not None:
-            following += 1
-            if handed[1] < now_us:
-                least_us = handed[1]
-            else:
-                most_us = handed[1]
-        self.next = following
-        self.written = written = at + len(data)
+            return
+        self._served = offset + 1
+        tray.answer(offset)
+
+    def _append_line(self, data: bytes, time_us: int) -> None:
+        """Append a finished line that fits into the segment, and say so in the head."""
+        self._write_bytes(data)
+        offset = self.next
+        self.next = following = offset + 1
+        self.written = written = self.written + len(data)
         self.crc = crc = _extend(self.crc, data)
-        self.used = True
-        if least_us < self.open_min_us or self._latest_us == NO_TIME:
-            self._note_times(offset, least_us, most_us, most_us)
-        elif most_us > self._latest_us:
-            self._latest_us = most_us
+        if not self.open_min_us <= time_us <= self._latest_us != NO_TIME:
+            self._note_times(offset, time_us, time_us, time_us)
         if written - self.open_position < INDEX_STRIDE_BYTES:
             words = self._words
             words[SEQUENCE] = sequence = words[SEQUENCE] | 1
@@ -254,11 +253,6 @@ class SharingLog(RoomyLog):
         else:
             self._write_index_entry()
             self._store()
-        if handed is not None:
-            self._served = following
-            tray.answer(offset + 1)
-        elif offset - self._served > TRAY_EMPTY_MAX:
-            self._serve_no_more()
 
     def _write_index_entry(self) -> None:
         self._fold_times()

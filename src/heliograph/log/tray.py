@@ -11,8 +11,6 @@ written once with zeros::
     8    Q   how many bytes the body has
     16   Q   its crc32c
     24   Q   its time (µs since the epoch)
-    32   Q   the offset that it probably gets
-    40   Q   how many bytes its line has then
                                                                64   Q   the segment (its first offset)
                                                                72   Q   and the byte of it where the one that is about
                                                                         to be appended will stand,
@@ -21,8 +19,7 @@ written once with zeros::
                                                                128  Q   answered: the number of the last one that is
                                                                         appended, and said to be in the head; after
                                                                136  Q   its offset
-    192      the line as it is at that offset; the body
-             is the beginning of it
+    192      the body
 
 A message lies in the tray while ``asked`` and ``answered`` differ. Whoever holds the append lock may take it at any
 moment, so there is no taking it back without that lock. Under it nobody else takes anything, and all is decided:
@@ -44,22 +41,16 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import google_crc32c
-
 from heliograph.clock import Clock
 from heliograph.disk import Disk
 from heliograph.limits import TRAY_SPIN_S, TRAY_WAIT_S
 from heliograph.log.head import LOCK_HOLDER, SERVED_BY
-from heliograph.log.lines import TAIL_BYTES_MAX
-
-_extend = google_crc32c.extend
-_value = google_crc32c.value
 
 SIZE: Final = 64 * 1024
-LINE_AT: Final = 192
-BODY_BYTES_MAX: Final = SIZE - LINE_AT - TAIL_BYTES_MAX
+BODY_AT: Final = 192
+BODY_BYTES_MAX: Final = SIZE - BODY_AT
 _ASKED: Final = 0
-_REQUEST: Final = struct.Struct("@5Q")
+_REQUEST: Final = struct.Struct("@3Q")
 _REQUEST_AT: Final = 8
 _TAKING: Final = struct.Struct("@4Q")
 _TAKING_AT: Final = 64
@@ -76,12 +67,6 @@ class Taken(NamedTuple):
     segment: int
     position: int
     offset: int
-
-
-def finished(body: bytes, crc: int, origin: bytes, offset: int) -> bytes:
-    """The line of a body, whose checksum is known."""
-    tail = b'%b%d"' % (origin, offset)
-    return b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail))
 
 
 class Tray:
@@ -145,17 +130,12 @@ class Tray:
         words = self._words
         return words[_ASKED] != words[_ANSWERED]
 
-    def hand_in(self, body: bytes, time_us: int, origin: bytes, guess: int, head: memoryview, clock: Clock) -> int:
-        """Have a message appended; its offset, or -1 if nobody takes it, as far as can be seen without the lock.
-
-        ``guess``: the offset it probably gets. Whoever takes it need not make its line then.
-        """
+    def hand_in(self, body: bytes, crc: int, time_us: int, head: memoryview, clock: Clock) -> int:
+        """Have a message appended; its offset, or -1 if nobody takes it, as far as can be seen without the lock."""
         words, mapped = self._words, self._map
         number = words[_ASKED] + 1
-        crc = _value(body)
-        line = finished(body, crc, origin, guess)
-        mapped[LINE_AT : LINE_AT + len(line)] = line
-        _REQUEST.pack_into(mapped, _REQUEST_AT, len(body), crc, time_us, guess, len(line))
+        mapped[BODY_AT : BODY_AT + len(body)] = body
+        _REQUEST.pack_into(mapped, _REQUEST_AT, len(body), crc, time_us)
         words[_ASKED] = number
         for _ in _LOOKS:
             if words[_ANSWERED] == number:
@@ -187,9 +167,9 @@ class Tray:
     # -- with the append lock -------------------------------------------------------------------------------
 
     def take(
-        self, segment: int, position: int, offset: int, bytes_max: int, origin: bytes, looks: range
-    ) -> tuple[bytes, int] | None:
-        """The message that lies here, to be appended there, if it is not longer: its line and its time."""
+        self, segment: int, position: int, offset: int, bytes_max: int, looks: range
+    ) -> tuple[bytes, int, int] | None:
+        """The message that lies here, to be appended there, if it is not longer: its body, its crc and its time."""
         words, mapped = self._words, self._map
         answered = words[_ANSWERED]
         for _ in looks:
@@ -198,14 +178,11 @@ class Tray:
                 break
         else:
             return None
-        body_bytes, crc, time_us, guess, line_bytes = _REQUEST.unpack_from(mapped, _REQUEST_AT)
-        if body_bytes > bytes_max - TAIL_BYTES_MAX:
+        length, crc, time_us = _REQUEST.unpack_from(mapped, _REQUEST_AT)
+        if length > bytes_max:
             return None
         _TAKING.pack_into(mapped, _TAKING_AT, segment, position, offset, number)
-        line = mapped[LINE_AT : LINE_AT + line_bytes]
-        if guess != offset or not line.startswith(origin, body_bytes):  # the second: a new incarnation
-            line = finished(mapped[LINE_AT : LINE_AT + body_bytes], crc, origin, offset)
-        return line, time_us
+        return mapped[BODY_AT : BODY_AT + length], crc, time_us
 
     def discard_dead(self) -> None:
         """Take away what a process left here that has died since. What is not taken soon shall not be taken at all."""
