@@ -24,6 +24,7 @@ from heliograph.federation.conversation import Conversation
 from heliograph.federation.desk import Desk
 from heliograph.federation.events import Called
 from heliograph.federation.link import Link
+from heliograph.federation.shelf import Shelf
 from heliograph.federation.syncing import Left, Side
 from heliograph.log.lines import intact
 from heliograph.seen import SeenSet
@@ -484,6 +485,50 @@ def test_what_is_redacted_on_one_side_was_there_and_neither_comes_back_nor_is_la
         report = run(net, "alerts")
         assert report.equal and not report.channels[0].lacking and (report.fetched, report.sent) == (0, 0)
     assert lines(net.path(victim), "alerts") == []
+
+
+@pytest.mark.parametrize("how", ["trimmed", "the first", "the last", "all"])
+@pytest.mark.parametrize("victim", ["north", "south"])
+def test_what_a_station_published_and_removed_is_not_lacking_there_though_nobody_noted_it(
+    net: Net, victim: str, how: str
+) -> None:
+    """While nothing has arrived in a channel, what is seen of it is not written down."""
+    other = "south" if victim == "north" else "north"
+    hubs(net)
+    say(net, victim, *range(10))
+    give(net, other, lines(net.path(victim), "alerts"))
+    with net.open(victim, federate=False) as station:
+        if how == "trimmed":
+            station.alter_channel("alerts", segment_bytes=4096, retention_bytes=4096)
+            station.publish("alerts", "x" * 5000)
+            station.trim()
+        else:
+            found = [*station.read("alerts")]
+            for message in {"the first": found[:1], "the last": found[-1:], "all": found}[how]:
+                station.redact(message.id)
+    with north(net):
+        report = run(net, "alerts")
+        assert report.equal and report.fetched + report.sent == (how == "trimmed")
+        report = run(net, "alerts", dry_run=True)
+        assert report.equal and not report.channels[0].lacking
+    assert len(lines(net.path(other), "alerts")) == 10 + (how == "trimmed")
+
+
+def test_what_a_peer_says_of_others_lines_as_its_own_does_not_count(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    hubs(net)
+    give(net, "south", made(0, 10))
+    own = Shelf.own
+
+    def boast(shelf: Shelf) -> SeenSet:
+        found = own(shelf)
+        if shelf._station.name == "north":
+            found.add(HOST2, 0, 0, 100)
+        return found
+
+    monkeypatch.setattr(Shelf, "own", boast)
+    with north(net):
+        assert run(net, "alerts").sent == 10
+    check_equal(net)
 
 
 def test_what_was_redacted_before_the_other_side_had_it_is_lacking_and_the_reason_says_why(net: Net) -> None:

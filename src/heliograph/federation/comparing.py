@@ -50,6 +50,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: Identity | None = None
     """There is more: ask again with this."""
     ends: Ends = {}
+    own: Intervals = {}
+    """What it gave a sequence itself, in the channel's present life: it had that, though nobody may remember."""
     publish: Text = ""
     """Why the other side may not store anything here; empty: it may."""
     subscribe: Text = ""

@@ -50,6 +50,7 @@ class Exchange:
         seen, after = part_of(shelf.seen(), ask.after)
         holding = Holding(
             seen=seen.to_json(), after=after, ends=fitting_ends(shelf.ends()) if ask.after is None else {},
+            own=shelf.own().to_json() if ask.after is None else {},
             publish=publish[:LINK_TEXT_CHARS_MAX], subscribe=subscribe[:LINK_TEXT_CHARS_MAX],
             relay=list(rules.relay.texts[:LINK_PATTERNS_MAX]),
         )  # fmt: skip

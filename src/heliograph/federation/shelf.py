@@ -69,6 +69,17 @@ class Shelf:
             return self._engine.relayed.seen(self._channel)
         return SeenSet()
 
+    def own(self) -> SeenSet:
+        """What was published here in the present life, or is no message. Of what was trimmed or redacted nothing may be
+        known but that: while nothing has arrived, nobody writes down what is seen."""
+        engine, found = self._engine, SeenSet()
+        with contextlib.suppress(NotFound):
+            origin = self._lives.origin()
+            for number in range(engine.partition_count(self._channel)):
+                if end := engine.limit(self._channel, number, synced=False).next:
+                    found.add(origin, number, 0, end)
+        return found
+
     # -- some of it -----------------------------------------------------------------------------------------------
 
     def pick(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from heliograph.engine.foreign import station_of
 from heliograph.errors import NotAllowed, NotFound, ProtocolError
 from heliograph.federation import resume
 from heliograph.federation.asking import CHANNELS, Channels
@@ -129,7 +130,10 @@ class Syncing:
     async def _run(self) -> None:
         for turn in range(1 if self._dry_run else TURNS_MAX):
             holding, here, there = await self._compare()
-            lacks: dict[Side, SeenSet] = {"here": there.difference(here), "there": here.difference(there)}
+            lacks: dict[Side, SeenSet] = {
+                "here": there.difference(here).difference(await self._way.run(self._shelf.own)),
+                "there": here.difference(there).difference(self._own(holding)),
+            }
             self._turn = turn
             self._count(lacks)
             self._left = {
@@ -186,6 +190,11 @@ class Syncing:
         if not self._dry_run:
             await way.run(self._shelf.doubt, way.peer, theirs)
         return holding, await way.run(self._shelf.seen), there
+
+    def _own(self, holding: Holding) -> SeenSet:
+        """What the other side published itself, as far as it can say that."""
+        own = set_of(holding.own)
+        return only(own, {origin for (origin, _), _ in own if station_of(origin) == self._way.peer})
 
     async def _ask(self, name: str, head: msgspec.Struct, kind: type[Any], lines: bytes = b"") -> tuple[Any, bytes]:
         try:
