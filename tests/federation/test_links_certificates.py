@@ -45,6 +45,8 @@ def test_a_peer_whose_certificate_ends_while_it_is_linked_is_sent_away_and_comes
         assert "expired" in gone["why"]
         link = wait_for(lambda: host1.links()[0].state in ("refused", "waiting") and host1.links()[0])
         assert "expired" in link.error
+        wait_for(lambda: "peers refuse this station 'host1'" in host1.links()[0].error)  # after the next attempt, too
+        assert "expired" in host1.links()[0].error
         host2.publish("alerts", "still here")
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["still here"])
         assert host2.links()[0].reconnects == 0

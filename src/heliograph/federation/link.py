@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ class Link:
         try:
             await sockets.dial(self.rules.hub, self._tls.client_context, listener, self._identity.frame_bytes)
         except (OSError, TimeoutError, picows.WSError) as error:
-            self._fail(refusal(error))
+            self._fail(self._why(error))
             if made:
                 await made[0].finished.wait()
             return 0.0, False
@@ -125,6 +126,12 @@ class Link:
             logger.warning("the link to %s (%s) is down: %s", self._name, self.rules.hub, reason or "it hung up")
         self._audit("link-down", peer=self._name, address=self.rules.hub, why=reason)
         return conversation.age_s, closed is not None and closed.code == "refused"
+
+    def _why(self, error: BaseException) -> str:
+        """Why there is no connection. Whoever refuses a certificate may only hang up; then our own may tell."""
+        hung_up = isinstance(error, ConnectionResetError | BrokenPipeError | picows.WSError | ssl.SSLError)
+        doubted = hung_up and not isinstance(error, ssl.SSLCertVerificationError)
+        return (self._tls.own_fault() if doubted else "") or refusal(error)
 
     def _fail(self, why: str) -> None:
         """The first time it is worth a word."""

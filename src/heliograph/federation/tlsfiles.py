@@ -195,6 +195,12 @@ class TlsFiles:
             self._warn(text)
         return due
 
+    def own_fault(self) -> str:
+        """Why others refuse this station, as far as it can see that itself; empty if it cannot."""
+        material = self._material
+        reason = material.trust.why_invalid(material.certificate, self._now())
+        return f"peers refuse this station '{material.name}': {reason}" if reason else ""
+
     def state(self) -> TlsState:
         """Everything that statistics, health and commands show."""
         now = self._now()

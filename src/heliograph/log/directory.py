@@ -128,7 +128,9 @@ class DataDirectory:
         path = self.root / "station.json"
         try:
             station = _decode(self._disk.read_file(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
+            return None
+        except FileNotFoundError:
             channel.check_nobodys(self.root, self._disk, self._clock.time_ns() // 1000)
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
