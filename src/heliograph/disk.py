@@ -84,6 +84,17 @@ class Disk:
     fstat = staticmethod(os.fstat)
     fdatasync = staticmethod(_sync_fully if sys.platform == "darwin" else os.fdatasync)
 
+    def linked(self, fd: int) -> bool:
+        """Whether an open file has a name.
+
+        Not with ``fstat`` if that can be: whoever has asked for a file's times makes the next write note a new one, and
+        the sync after it takes a third longer (Linux since 6.13).
+        """
+        try:
+            return not os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)")
+        except OSError:
+            return bool(self.fstat(fd).st_nlink)
+
     @staticmethod
     def start_sync(fd: int, position: int, length: int) -> None:
         """Let bytes that were written begin their way to the disk: what is done until they are synced costs no time.

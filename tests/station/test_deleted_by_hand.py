@@ -194,7 +194,7 @@ def test_a_segment_that_others_sealed_and_removed_during_the_sync_is_no_error(ro
         assert station.publish(CHANNEL, 3).offset == 2
 
 
-def test_a_look_at_the_lock_that_fails_ends_no_thread(opened: Opener) -> None:
+def test_a_look_at_the_lock_that_fails_ends_no_thread(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     station = opened(durability="os", disk=disk)
     begin(station)
@@ -203,10 +203,10 @@ def test_a_look_at_the_lock_that_fails_ends_no_thread(opened: Opener) -> None:
         raise OSError(5, "Input/output error")
 
     partition = log(station)
-    disk.before["fstat"] = fail
+    monkeypatch.setattr(disk, "linked", fail)
     partition.release_if_idle(-1)
     assert not partition._lock.held
-    disk.before.clear()
+    monkeypatch.undo()
     station.publish(CHANNEL, 1)
 
 

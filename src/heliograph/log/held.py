@@ -192,8 +192,8 @@ class HeldLog:
                 self._words[SEQUENCE] == self._seen
                 and not (orphaned or self._fence_due)
                 and self._fd >= 0
-                and (found := self._disk.fstat(self._fd)).st_size == max(self.written, self._words[ROOM])
-                and found.st_nlink  # else somebody deleted it by hand
+                and self._disk.lseek(self._fd, 0, os.SEEK_END) == max(self.written, self._words[ROOM])
+                and self._disk.linked(self._fd)  # else somebody deleted it by hand
             ):
                 return  # nobody stored anything since we freed the lock
             self._refresh(orphaned)

@@ -409,7 +409,7 @@ class Partition(SharingLog):
         is written to it, and synced, is nowhere.
         """
         try:
-            return bool(self._disk.fstat(self._fd).st_nlink)
+            return self._disk.linked(self._fd)
         except OSError:
             return False
         except BaseException:  # Ctrl-C
@@ -515,7 +515,7 @@ class Partition(SharingLog):
         moment and its number is another one's, it loses a microsecond.
         """
         with contextlib.suppress(OSError, ValueError):  # closed in this moment
-            if self._fd >= 0 and not self._disk.fstat(self._fd).st_nlink:
+            if self._fd >= 0 and not self._disk.linked(self._fd):
                 self._words[LOCK_WANTED] = BRIEFLY
 
     def release_if_asked(self) -> None:
