@@ -328,31 +328,8 @@ def test_a_disk_that_cannot_tell_what_became_of_a_message_keeps_no_lock(
     assert found.count("other 2") == 1
 
 
-def test_a_third_process_that_comes_first_after_such_a_death_changes_nothing(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    died = []
-
-    def work() -> None:
-        if died:
-            return
-        try:
-            pair.work()
-        except KeyboardInterrupt:
-            died.append(pair.count)
-            pair.one._disown()
-            pair.one.rotate()  # it repairs, and begins a segment
-
-    with monkeypatch.context() as patched:
-        die_written(pair, patched)
-        pair.clocks[1].meanwhile = work
-        receipt = pair.hand()
-    pair.check(receipt)
-
-
-def test_a_segment_that_is_gone_by_then_tells_neither_that_it_was_appended_nor_that_it_was_not(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def dies_once(pair: Pair, then: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """The first one's work, until it dies; then a third process comes, which repairs, and begins a segment."""
     died = []
 
     def work() -> None:
@@ -364,11 +341,28 @@ def test_a_segment_that_is_gone_by_then_tells_neither_that_it_was_appended_nor_t
             died.append(pair.count)
             pair.one._disown()
             pair.one.rotate()
-            (pair.root / "channels" / CHANNEL / "0" / f"{0:020d}.jsonl").unlink()  # compressed, or too old
+            then()
 
+    return work
+
+
+def test_a_third_process_that_comes_first_after_such_a_death_changes_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
         die_written(pair, patched)
-        pair.clocks[1].meanwhile = work
+        pair.clocks[1].meanwhile = dies_once(pair)
+        receipt = pair.hand()
+    pair.check(receipt)
+
+
+def test_a_segment_that_is_gone_by_then_tells_neither_that_it_was_appended_nor_that_it_was_not(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = (pair.root / "channels" / CHANNEL / "0" / f"{0:020d}.jsonl").unlink  # compressed, or too old
+    with monkeypatch.context() as patched:
+        die_written(pair, patched)
+        pair.clocks[1].meanwhile = dies_once(pair, gone)
         with pytest.raises(hg.OutcomeUnknown):
             pair.hand()
     assert not pair.other._lock.held
