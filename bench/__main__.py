@@ -15,6 +15,7 @@ from time import perf_counter
 from bench.harness import ROOT, Bench, NotRun, Row
 from bench.observe import wait_until_calm
 from bench.report import draw, print_table, results_of, save
+from bench.warmth import touch_memory
 
 SUBJECTS = (
     "durable",
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=asked.dir))
     try:
         bench = Bench(directory, quick=asked.quick, long=asked.long)
+        if not asked.quick:
+            warm_up(asked.dir)
         for name in names:
             if asked.pause_if_busy:
                 wait_until_calm()
@@ -86,6 +89,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name not in SUBJECTS:
             parser.error(f"there is no subject '{name}'; choose from {', '.join(SUBJECTS)}")
     return asked
+
+
+def warm_up(directory: Path) -> None:
+    """Once after each start of the machine, with a word on the way."""
+    print("touching the free memory … ", end="", file=sys.stderr, flush=True)
+    started = perf_counter()
+    size = touch_memory(directory / "touched")
+    done = f"{size >> 20:,} MB, {perf_counter() - started:.0f} s" if size else "done before"
+    print(done, file=sys.stderr)
 
 
 def measure(name: str, bench: Bench) -> list[Row]:

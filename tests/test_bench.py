@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from bench import nats
+from bench import nats, warmth
 from bench.__main__ import SUBJECTS, main
 from bench.harness import Bench, Goal, NotRun, Row, compare, scatter
+from bench.observe import memory_mb
 from bench.report import Results, draw, print_table, results_of, save
 
 
@@ -124,3 +127,28 @@ def test_without_matplotlib_the_numbers_are_kept_all_the_same(
     draw(results_of([], "quick"), tmp_path / "run.svg")
     assert "heliograph[bench]" in capsys.readouterr().err
     assert not (tmp_path / "run.svg").exists()
+
+
+def test_free_memory_is_touched_once_after_each_start_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot, memory = tmp_path / "boot_id", tmp_path / "meminfo"
+    boot.write_text("first\n")
+    memory.write_text("MemTotal: 999999 kB\nMemAvailable: 4096 kB\n")
+    monkeypatch.setattr(warmth, "BOOT_ID", boot)
+    monkeypatch.setattr(warmth, "MEMORY", memory)
+    monkeypatch.setattr(warmth, "CHUNK_BYTES", 1024 * 1024)
+    mark = tmp_path / "touched"
+    assert warmth.touch_memory(mark) == 3 * 1024 * 1024
+    assert warmth.touch_memory(mark) == 0
+    boot.write_text("second\n")
+    assert warmth.touch_memory(mark) == 3 * 1024 * 1024
+    boot.unlink()  # not Linux
+    assert warmth.touch_memory(mark) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says so in /proc")
+def test_touched_memory_is_resident() -> None:
+    before = memory_mb(os.getpid())
+    with contextlib.closing(warmth.touched(64 * 1024 * 1024)):
+        assert memory_mb(os.getpid()) - before > 60
