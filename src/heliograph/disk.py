@@ -39,6 +39,8 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _numbers: Final = itertools.count()
 _SYNC_FILE_RANGE_WRITE: Final = 2  # and not to wait: whoever waits there takes the error away from the sync
+_AT_EMPTY_PATH: Final = 0x1000
+_STATX_NLINK: Final = 4
 F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the data in the drive's cache
 
 
@@ -61,6 +63,33 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     called: Callable[[int, int, int, int], int] = found
     return called
+
+
+@functools.cache
+def _statx() -> tuple[Callable[..., int], Callable[[], Any]] | None:
+    """The call of the system, and what makes it a place for its answer; only Linux has it."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        found = ctypes.PyDLL(None).statx  # which keeps the interpreter: a file that is open is asked of in no time
+    except (AttributeError, ImportError, OSError):
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p]
+    return found, ctypes.c_uint32 * 64
+
+
+def _count_names(fd: int) -> int:
+    """How many names an open file has, without asking for its times; -1 if that cannot be told."""
+    found = _statx()
+    if found is None:
+        return -1
+    statx, place = found
+    answer = place()
+    if statx(fd, b"", _AT_EMPTY_PATH, _STATX_NLINK, answer) != 0 or not answer[0] & _STATX_NLINK:
+        return -1
+    return int(answer[4])
 
 
 class Disk:
@@ -88,8 +117,12 @@ class Disk:
         """Whether an open file has a name.
 
         Not with ``fstat`` if that can be: after it the next write and sync take two fifths longer (ext4 on Linux 6.18).
-        A kernel that has told a file's times notes a new one with the next write.
+        A kernel that has told a file's times notes a new one with the next write. ``statx`` is not told them, and takes
+        less than half the time of a look at ``/proc``.
         """
+        names = _count_names(fd)
+        if names >= 0:
+            return names > 0
         try:
             return not os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)")
         except OSError:

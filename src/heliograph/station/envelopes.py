@@ -26,6 +26,7 @@ from heliograph.message import (
     attributes,
     bytes_data,
     check_id,
+    ids_of,
     new_ids,
     template,
     time_us,
@@ -268,7 +269,7 @@ class Envelopes:
         name = names[0] if names else DEFAULT_TYPE
         self._types.check(channel, name)
         count = len(encoded)
-        id_begin, id_ends, ids = new_ids(count)
+        id_begin, id_ends = new_ids(count)
         begin = template(channel, name, self._source()) % (id_begin + b"\n", self._timestamps.format(now_us))
         before, after = begin.split(b"\n")
         columns: list[Column] = [before, id_ends, after + extra + b',"data":', encoded]
@@ -278,7 +279,7 @@ class Envelopes:
         ticket = ColumnsTicket(columns, count, bytes_in(columns, count), now_us, callback=callback)
         if ticket.size > self._max_body_bytes:  # all of them together are more than one may be
             self._check_size(longest_in(columns), channel)
-        return ticket, ids
+        return ticket, ids_of(id_begin, id_ends)
 
     def _mixed_bodies(
         self, channel: str, batch: list[Any], type_name: str | None, key: str | None,
