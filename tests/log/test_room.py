@@ -241,6 +241,21 @@ def test_a_segment_that_is_full_takes_its_memory_along(opened: Opener, root: Pat
     assert len(checked_log(root, CHANNEL)) == 200
 
 
+@pytest.mark.parametrize("batch", [1, 2, 40])
+def test_a_batch_that_begins_a_new_segment_leaves_nothing_of_the_old_ones_memory(
+    opened: Opener, root: Path, batch: int
+) -> None:
+    with opened(durability="interval", segment_bytes=64 * 1024) as station:
+        published = 0
+        for _ in range(25):
+            fill(station, 30, first=published)  # these do not look whether the segment is the same
+            station.publish_many(CHANNEL, [{"n": number} for number in range(published + 30, published + 30 + batch)])
+            published += 30 + batch
+        assert numbers(station) == list(range(published))
+        assert len(list((root / "channels" / CHANNEL / "0").glob("*.jsonl"))) > 2
+    assert len(checked_log(root, CHANNEL)) == published
+
+
 def test_memory_that_cannot_be_had_is_done_without(opened: Opener, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOMEM, "no memory")

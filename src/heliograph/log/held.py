@@ -294,6 +294,7 @@ class HeldLog:
 
     def _unmap(self) -> None:
         """The room is gone, or may be: others may have taken it away."""
+        self._lock.quick_to = -1
         if self._map is not None:
             self._map_from = self._map_to = -1
             self._map.close()

@@ -168,7 +168,8 @@ class AppendLock:
     """
 
     __slots__ = (
-        "_clock", "_disk", "_fd", "_head", "_yields", "held", "keep", "path", "pid", "shared_until", "turn_until",
+        "_clock", "_disk", "_fd", "_head", "_yields", "held", "keep", "path", "pid", "quick_to", "shared_until",
+        "turn_until",
     )  # fmt: skip
 
     def __init__(self, path: Path, head: Head, disk: Disk, clock: Clock, *, keep: bool) -> None:
@@ -181,6 +182,9 @@ class AppendLock:
         self._yields = False  # somebody wanted it when it was given back
         self.keep = keep  # whether it may stay held between appends
         self.held = False
+        self.quick_to = (
+            -1
+        )  # while it is held: up to which byte of the segment one may append without looking at anything
         self.turn_until = 0.0  # kept and asked for: when to hand it over
         self.shared_until = 0.0  # not kept and asked for: free it before syncing until then
 
@@ -298,6 +302,7 @@ class AppendLock:
 
     def _unlock(self) -> None:
         self.held = False
+        self.quick_to = -1
         try:
             self._disk.flock(self._fd, _UNLOCK)
         except BaseException:  # Ctrl-C: nobody else would free what is not held as far as anybody knows
@@ -306,4 +311,5 @@ class AppendLock:
 
     def close(self) -> None:
         self.held = False
+        self.quick_to = -1
         self._disk.close(self._fd)

@@ -75,46 +75,62 @@ class Partition(SharingLog):
     ) -> int:
         """Append one message that needs no sync: as `append`, in as few steps as possible; its offset."""
         with self.mutex:  # acquire and release take half as long, but Ctrl-C may come between acquire and try
-            at = self.written
-            if at + len(hole) + form.room > self._rotate_at or not self._lock.held:
-                return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
+            at, quick_to = self.written, self._lock.quick_to
+            if at >= quick_to:
+                return self._append_one_looking(form, id_bytes, microseconds, hole, now_us, guard)
+            offset = self.next
+            place, line = form.fitted
+            if place is not self._origin:
+                line = form.line(self._origin)
+            data = line % (id_bytes, microseconds, hole, offset)
+            data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
+            written = at + len(data)
+            if written > quick_to:
+                return self._append_one_looking(form, id_bytes, microseconds, hole, now_us, guard)
             if guard is not None and (refusal := guard()) is not None:
                 raise refusal
-            offset = self.next
             try:
-                place, line = form.fitted
-                if place is not self._origin:
-                    line = form.line(self._origin)
-                data = line % (id_bytes, microseconds, hole, offset)
-                data = b'%b,"crc":"%08x"}\n' % (data, _value(data))
-                written = at + len(data)
-                if written <= self._map_to:
-                    start = self._map_from
-                    self._map[at - start : written - start] = data
-                else:
-                    self._write_bytes(data)
+                start = self._map_from
+                self._map[at - start : written - start] = data
                 self.next = following = offset + 1
                 self.written = written
                 self.crc = crc = _extend(self.crc, data)
-                self.used = True
                 if now_us >= self._latest_us:
                     self._latest_us = now_us
                 else:
                     self._note_times(offset, now_us, now_us, now_us)
                 words = self._words
-                if written - self.open_position < INDEX_STRIDE_BYTES:
-                    words[SEQUENCE] = sequence = words[SEQUENCE] | 1
-                    pack_moving(self._head_map, FIELDS_AT, following, written, crc)
-                    words[SEQUENCE] = sequence + 1
-                else:
-                    self._write_index_entry()
-                    self._store()
+                words[SEQUENCE] = sequence = words[SEQUENCE] | 1
+                pack_moving(self._head_map, FIELDS_AT, following, written, crc)
+                words[SEQUENCE] = sequence + 1
             except BaseException as error:
                 self._give_up(error)
                 raise
             if words[NEWS_WANTED] or not offset & _LOOK_MASK or self._serves:
                 self._look_around(now_us)
             return offset
+
+    def _append_one_looking(
+        self, form: Form, id_bytes: bytes, microseconds: int, hole: bytes, now_us: int, guard: Guard | None
+    ) -> int:
+        """The same for whoever has to see first whether the lock is held, there is room, and an index entry is due.
+
+        Afterwards it is known how far the next ones need not look.
+        """
+        self.used = True
+        if self.written + len(hole) + form.room > self._rotate_at or not self._lock.held:
+            return self._append_one_entering(form.body % (id_bytes, microseconds, hole), now_us, guard)
+        if guard is not None and (refusal := guard()) is not None:
+            raise refusal
+        offset = self.next
+        try:
+            self._append_line(self._line(form, id_bytes, microseconds, hole), now_us)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        self._lock.quick_to = min(self._map_to, self.open_position + INDEX_STRIDE_BYTES - 1)
+        self._look_around(now_us)
+        return offset
 
     def _look_around(self, now_us: int) -> None:
         """One was appended: tell those who wait for it, in whichever process, and see whether others want to append."""
