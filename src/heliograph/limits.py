@@ -83,6 +83,9 @@ LOCK_SLEEP_S = 0.0002
 LOCK_RING_S = 0.0003
 """After how long whoever waits rings for a holder that has not noticed: it may be idle, and keep the lock."""
 
+SYNC_LOOKS_MAX = 10
+"""Durability ``interval``: when there was nothing to sync so many times, whoever syncs sleeps until there is."""
+
 LOCK_OFTEN_S = 0.00025
 """Durability ``interval`` and ``os``: a process that publishes again within this time keeps the append lock meanwhile,
 and asks for turns. One that does not gives it back at once: others would have to ring for it."""

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from heliograph.engine.watch import Watcher
 from heliograph.errors import HeliographError
-from heliograph.limits import LOCK_LOOK_DEAF_S, LOCK_LOOK_S
+from heliograph.limits import LOCK_LOOK_DEAF_S, LOCK_LOOK_S, SYNC_LOOKS_MAX
 from heliograph.log.commit import GroupCommit
 from heliograph.log.partition import Partition
 
@@ -58,28 +58,62 @@ class LockKeeper:
 
 
 class Syncer:
-    """Durability `interval`: syncs what was written, every so often."""
+    """Durability `interval`: syncs what was written, every so often, and sleeps while nobody writes.
+
+        looking ──nothing to sync, SYNC_LOOKS_MAX times──▶ asleep = True ──still nothing astir──▶ asleep
+           ▲                                                   │ something is                        │
+           └───────────────────────────────────────────────────┴──◀── whoever is about to write ─────┘
+
+    Whoever takes an append lock, or has handed something in, looks at ``asleep`` afterwards. So the syncer says that it
+    is about to sleep, and only then looks whether anybody has a lock, or has written.
+    """
 
     def __init__(self, interval_s: float, partitions: Callable[[], list[Partition]]) -> None:
         self._interval_s = interval_s
         self._partitions = partitions
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self.asleep = False
         self._thread = threading.Thread(target=self._run, name="heliograph-sync", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        looks = 0
         while not self._stop.wait(self._interval_s):
-            for partition in self._partitions():
-                if partition.dirty:
-                    try:
-                        partition.sync()
-                    except HeliographError as error:
-                        logger.error("%s", error)
-                    except (OSError, ValueError) as error:  # closed in this moment
-                        logger.debug("sync skipped: %s", error)
+            looks = 0 if self._sync() else looks + 1
+            if looks >= SYNC_LOOKS_MAX:
+                self._sleep()
+                looks = 0
+
+    def _sync(self) -> bool:
+        """Sync what is not; whether there was anything."""
+        found = False
+        for partition in self._partitions():
+            if partition.dirty:
+                found = True
+                try:
+                    partition.sync()
+                except HeliographError as error:
+                    logger.error("%s", error)
+                except (OSError, ValueError) as error:  # closed in this moment
+                    logger.debug("sync skipped: %s", error)
+        return found
+
+    def _sleep(self) -> None:
+        """Until somebody is about to write."""
+        self._wake.clear()
+        self.asleep = True
+        if not any(partition.astir for partition in self._partitions()):
+            self._wake.wait()
+        self.asleep = False
+
+    def wake(self) -> None:
+        """Something is about to be written."""
+        self._wake.set()
 
     def close(self) -> None:
         self._stop.set()
+        self._wake.set()
         self._thread.join()
 
 

@@ -389,6 +389,7 @@ class FilesEngine:
             partition = Partition(
                 place, _Channel(self, name), self.disk, self.clock, always=self._always,
                 busy_timeout_s=publishing.busy_timeout_s, on_kept=self._keeper.add, room_bytes=self._room_bytes,
+                syncer=self._syncer,
             )  # fmt: skip
         except FileNotFoundError as error:
             head = place.directory / "head"

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from heliograph.clock import Clock
 from heliograph.disk import Disk, explain
@@ -25,6 +25,7 @@ from heliograph.log.head import DELETED, FENCED, INODE, ROOM, SEQUENCE, SERVED_B
 from heliograph.log.lines import origin_place
 from heliograph.log.locks import BRIEFLY, AppendLock
 from heliograph.log.news import News
+from heliograph.log.ports import Owner, Sleeper
 from heliograph.log.tray import Tray
 
 NO_TIME: Final = sys.maxsize
@@ -38,13 +39,6 @@ class Evicted(HeliographError):
     """The partition was closed to make room for others. Whoever catches it opens it again."""
 
 
-class Owner(Protocol):
-    """What a partition asks of its channel."""
-
-    def identity(self) -> Identity: ...
-    def lost(self, partition: int, report: recovery.Recovered) -> None: ...
-
-
 class HeldLog:
     """One partition's files, lock and head, as this process has them."""
 
@@ -52,7 +46,7 @@ class HeldLog:
         "_always", "_busy_timeout_s", "_clock", "_directory", "_disk", "_fd", "_fence_due", "_half_rotated",
         "_hands_in", "_head_map", "_identity", "_identity_generation", "_index_fd", "_latest_us", "_lock",
         "_map", "_map_from", "_map_to", "_on_kept", "_origin", "_owed", "_own_us", "_owner", "_retired",
-        "_room_bytes", "_room_from", "_rotate_at", "_seen", "_served", "_serves", "_syncing", "_tray",
+        "_room_bytes", "_room_from", "_rotate_at", "_seen", "_served", "_serves", "_syncer", "_syncing", "_tray",
         "_watched", "_words", "_write_file", "append_us", "base", "closed", "crc", "created_us", "first",
         "head", "index_count", "mutex", "news", "next", "open_first", "open_max_us", "open_min_us",
         "open_position", "peak_us", "place", "state", "sync_failed", "synced", "synced_crc", "synced_next",
@@ -70,6 +64,7 @@ class HeldLog:
         busy_timeout_s: float,
         on_kept: Callable[[Any], None],
         room_bytes: int = 0,
+        syncer: Sleeper | None = None,
     ) -> None:
         self.place = place
         self.mutex = threading.Lock()
@@ -83,6 +78,7 @@ class HeldLog:
         self._always = always
         self._busy_timeout_s = busy_timeout_s
         self._on_kept = on_kept
+        self._syncer = syncer
         self._directory: Path = place.directory
         self.head = Head(self._directory / "head", disk)
         self.news = News(self._directory / "news", self.head, disk, clock)
@@ -188,6 +184,8 @@ class HeldLog:
             raise Evicted(str(self._directory))
         orphaned = self._lock.acquire(self._busy_timeout_s, wish)
         try:
+            if self._syncer is not None and self._syncer.asleep:
+                self._syncer.wake()
             if (
                 self._words[SEQUENCE] == self._seen
                 and not (orphaned or self._fence_due)

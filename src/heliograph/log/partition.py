@@ -574,6 +574,11 @@ class Partition(SharingLog):
             return False
         return self._owed > 0 or (self._fd >= 0 and self.written > self.synced)
 
+    @property
+    def astir(self) -> bool:
+        """Whether something is to be synced, or may be before this process takes the append lock again."""
+        return self.dirty or self._lock.held
+
     def close_if_idle(self) -> bool:
         """Close if nobody is using it just now; whether it is closed."""
         if self.news.waiting or self.sync_failed:

@@ -72,6 +72,8 @@ class SharingLog(RoomyLog):
             return self._fetch_back(tray, body)
         self._hands_in = True
         self._owed = offset + 1
+        if self._syncer is not None and self._syncer.asleep:
+            self._syncer.wake()
         return offset
 
     def _is_served(self) -> bool:
