@@ -17,6 +17,7 @@ from heliograph.spark.pipelines.outputs import Show
 from heliograph.spark.pipelines.progress import Counter
 from heliograph.spark.pipelines.run import Progress, Result, Run
 from heliograph.spark.pipelines.tables import rows_of
+from heliograph.spark.session import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,7 @@ class _Running:
 
     def _check(self) -> None:
         name = self._pipeline.name
+        check_master(self._how.master)
         missing = [one.name for one in self._pipeline.options if one.needed and self._options[one.name] in (None, ())]
         if missing:
             raise ConfigError(f"pipeline '{name}' needs option '{missing[0]}'")
