@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     show: Show | None = None
     note: Callable[[str], None] = lambda _: None
     asked: Callable[[], bool] = lambda: False
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Around what may be left at once, since nothing was begun: while Spark starts."""
 
 
 def run(
@@ -185,7 +188,8 @@ class _Running:
 
     def _session(self, place: Path) -> SparkSession:
         if self._spark is None:
-            self._spark = launched(self._pipeline, self._how, place)
+            with self._listener.waiting():
+                self._spark = launched(self._pipeline, self._how, place)
         return self._spark
 
 
