@@ -187,6 +187,6 @@ def _count(said: dict[str, str], name: str) -> int | None:
     text = said.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or not int(text):
+    if not (text.isascii() and text.isdecimal() and int(text)):
         raise ConfigError(f"option '{name}' is {text!r}: use a whole number from 1 on")
     return int(text)
