@@ -313,6 +313,8 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["[1", "2],3"]}, InvalidMessage, r"holds '\[1', which is not JSON"),  # only both together are
         ({"data": ['"a', 'b"', "1,2"]}, InvalidMessage, "which is not JSON"),
         ({"data": ["[" * 5_000 + "]" * 5_000]}, InvalidMessage, "recursion"),
+        ({"data": ["1", "[" * 501 + "]" * 501]}, InvalidMessage, "nested too deeply: 501 levels"),
+        ({"data": ['{"a":\n' * 501 + "1" + "}" * 501]}, InvalidMessage, "nested too deeply: 501 levels"),
         ({"data": ["1", "1e400"]}, InvalidMessage, r"holds '1e400', which is not JSON \(Number out of range\)"),
         ({"data": [None, '{"a":[0, -1.5E+309]}']}, InvalidMessage, "Number out of range"),
         ({"data": ['{\n"a":1E0308,\n"b":2E0308}']}, InvalidMessage, "Number out of range"),
@@ -321,7 +323,7 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["9" * 5_000]}, InvalidMessage, "out of range"),
         ({"data": [1.0, float("inf")]}, InvalidMessage, "column 'data' is double.* holds inf"),
         ({"data": [{"a": [float("nan")]}]}, InvalidMessage, r"holds nan at \$.a\[0\]"),
-        ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id"),
+        ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id.* without quotes and spaces"),
         ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
         ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
         ({"data": ["1"], "headers": [[("type", "x")]]}, InvalidMessage, "header name 'type'"),
@@ -337,6 +339,13 @@ def test_what_cannot_be_a_message_is_refused(root: Path, rows: dict[str, Any], e
     with pytest.raises(error, match=message):
         stage(root, "0", rows)
     assert staged(root) == []
+
+
+def test_payloads_as_deep_as_readers_can_decode_are_published(root: Path) -> None:
+    payloads = ["[" * 500 + "]" * 500, '"' + "[" * 2_000 + '"', "[" + "[1]," * 1_000 + "2]"]
+    publish_batch(root, QUERY, "0", stage(root, "0", {"data": payloads}))
+    with hg.open(root, read_only=True) as station:
+        assert sorted(msgspec.json.encode(one.data).decode() for one in station.read("out")) == sorted(payloads)
 
 
 def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) -> None:
