@@ -153,6 +153,23 @@ def test_a_batch_of_a_query_has_a_name_and_a_number(said: dict[str, str], messag
         write_options({"path": "data", **said})
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ({"channel": "sensors.>"}, InvalidName, "'sensors.>' is not a channel name"),
+        ({"channel": "a,b"}, InvalidName, "'a,b' is not a channel name"),
+        ({"channel": "out", "type": ""}, InvalidMessage, "a type name is a text"),
+        ({"channel": "out", "service": "line\nbreak"}, ConfigError, "'service' is a printable text"),
+        ({"channel": "out", "service": "s" * 256}, ConfigError, "'service' is a printable text of at most 255"),
+    ],
+)
+def test_what_is_said_of_all_rows_is_checked_before_a_task_runs(
+    said: dict[str, str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        write_options({"path": "data", **said})
+
+
 def test_a_stream_is_a_query_of_its_own(root: Path) -> None:
     said = write_options({"path": str(root), "channel": "out", "query": "a", "batch": "1"})
     with pytest.raises(ConfigError, match="are for tables in foreachBatch"):
@@ -428,10 +445,10 @@ def test_few_messages_and_those_with_ids_are_laid_aside_whole(root: Path) -> Non
 
 
 def test_how_a_message_begins_counts_for_its_size(root: Path) -> None:
-    said = write_options({"path": str(root), "channel": "out", "service": "s" * 500})
+    said = write_options({"path": str(root), "channel": "out", "service": "s" * 250})
     rows = pa.RecordBatch.from_pydict({"data": ["1"] * 700})
-    limit = 500 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
-    with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 6[0-9][0-9] bytes"):
+    limit = 250 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
+    with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 4[0-9][0-9] bytes"):
         Stage(said, QUERY, "0", "0-0", limit).write(iter([rows]))
     assert staged(root) == []
     assert Stage(said, QUERY, "0", "0-0", limit + 200).write(iter([rows]))
