@@ -96,6 +96,7 @@ def test_an_age_is_counted_back_from_now() -> None:
     now = datetime.now(UTC)
     assert where.parse("time>-5m").fits({"time": now - timedelta(minutes=4)})
     assert not where.parse("time>-5m").fits({"time": now - timedelta(minutes=6)})
+    assert not where.parse("time>-٥m").fits({"time": now}), "only ASCII digits are numbers"
 
 
 @pytest.mark.parametrize(

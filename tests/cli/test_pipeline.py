@@ -116,3 +116,13 @@ def test_status_and_stop_from_another_process(helio: Helio, station: hg.Station,
 
 def test_a_pipeline_needs_a_station(helio: Helio, file: str) -> None:
     assert "helio init" in one_line_error(helio("pipeline", "run", "large", "--file", file), 3)
+
+
+def test_a_master_that_spark_does_not_know_is_used_wrongly(helio: Helio, station: hg.Station, file: str) -> None:
+    station.publish("orders", {"total": 250})
+    checkpoint = station.path / "pipelines" / "large" / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    for wrong in (["run", "large", "--reset"], ["run", "types"], ["explain", "large"]):
+        said = helio("pipeline", *wrong, "--file", file, "--master", "nonsense")
+        assert "Spark knows no master 'nonsense': use local[*]" in one_line_error(said, 2)
+    assert checkpoint.exists(), "nothing was set aside"

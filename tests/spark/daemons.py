@@ -173,6 +173,11 @@ def _command(pid: int) -> bytes:
         return b""
 
 
+def child(parent: int, words: bytes) -> int:
+    """The child of a process with these words in its command; 0 if there is none yet."""
+    return next((pid for pid in _processes() if _parent(pid) == parent and words in _command(pid)), 0)
+
+
 class ConnectServer:
     """A Spark Connect server with a local Spark."""
 

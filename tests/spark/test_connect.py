@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,3 +157,35 @@ def test_a_server_that_is_not_there_is_said_at_once() -> None:
             launched(remote=wrong)
     with pytest.raises(ConfigError, match="leave out one"):
         launched(remote="sc://127.0.0.1:1", master="local[1]")
+
+
+def test_a_master_that_spark_does_not_know_is_said_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for wrong in (
+        "nonsense",
+        "",
+        "local[]",
+        "local[0]",
+        "local[two]",
+        "local[٢]",
+        "k8s://",
+        "yarn-client",
+        "sc://host",
+    ):
+        with pytest.raises(
+            ConfigError, match=re.escape(f"no master {wrong!r}: use local[*], spark://HOST:7077, yarn or")
+        ):
+            launched(master=wrong)
+    for right in (
+        "local",
+        "local[*]",
+        "local[4]",
+        "local[4, 2]",
+        "local-cluster[1,1,1024]",
+        "yarn",
+        "k8s://https://host",
+    ):
+        with pytest.raises(ConfigError, match="needs Java"):
+            launched(master=right)
+    with pytest.raises(ConfigError, match="no master 'nonsense'"):
+        launch("x", settings={"spark.master": "nonsense"}, log=None, master=None, remote=None)

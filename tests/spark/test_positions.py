@@ -68,6 +68,12 @@ def test_new_channels_of_a_pattern_and_new_partitions_are_picked_up(tmp_path: Pa
         assert data(query.run()) == list(range(1, 11))
 
 
+@pytest.mark.parametrize("wrong", ["0", "٣", "x", "1.5"])
+def test_how_many_messages_is_a_whole_number(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"option 'maxMessagesPerTrigger' is '{wrong}': use a whole number"):
+        Query(tmp_path / "data", "alerts", maxMessagesPerTrigger=wrong).reader()
+
+
 def test_a_stream_that_begins_at_an_offset_to_come_waits_for_it(tmp_path: Path) -> None:
     with hg.open(tmp_path / "data", name="host1", durability="os") as station:
         for n in range(3):

@@ -153,6 +153,23 @@ def test_a_batch_of_a_query_has_a_name_and_a_number(said: dict[str, str], messag
         write_options({"path": "data", **said})
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ({"channel": "sensors.>"}, InvalidName, "'sensors.>' is not a channel name"),
+        ({"channel": "a,b"}, InvalidName, "'a,b' is not a channel name"),
+        ({"channel": "out", "type": ""}, InvalidMessage, "a type name is a text"),
+        ({"channel": "out", "service": "line\nbreak"}, ConfigError, "'service' is a printable text"),
+        ({"channel": "out", "service": "s" * 256}, ConfigError, "'service' is a printable text of at most 255"),
+    ],
+)
+def test_what_is_said_of_all_rows_is_checked_before_a_task_runs(
+    said: dict[str, str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        write_options({"path": "data", **said})
+
+
 def test_a_stream_is_a_query_of_its_own(root: Path) -> None:
     said = write_options({"path": str(root), "channel": "out", "query": "a", "batch": "1"})
     with pytest.raises(ConfigError, match="are for tables in foreachBatch"):
@@ -313,6 +330,8 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["[1", "2],3"]}, InvalidMessage, r"holds '\[1', which is not JSON"),  # only both together are
         ({"data": ['"a', 'b"', "1,2"]}, InvalidMessage, "which is not JSON"),
         ({"data": ["[" * 5_000 + "]" * 5_000]}, InvalidMessage, "recursion"),
+        ({"data": ["1", "[" * 501 + "]" * 501]}, InvalidMessage, "nested too deeply: 501 levels"),
+        ({"data": ['{"a":\n' * 501 + "1" + "}" * 501]}, InvalidMessage, "nested too deeply: 501 levels"),
         ({"data": ["1", "1e400"]}, InvalidMessage, r"holds '1e400', which is not JSON \(Number out of range\)"),
         ({"data": [None, '{"a":[0, -1.5E+309]}']}, InvalidMessage, "Number out of range"),
         ({"data": ['{\n"a":1E0308,\n"b":2E0308}']}, InvalidMessage, "Number out of range"),
@@ -321,7 +340,7 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["9" * 5_000]}, InvalidMessage, "out of range"),
         ({"data": [1.0, float("inf")]}, InvalidMessage, "column 'data' is double.* holds inf"),
         ({"data": [{"a": [float("nan")]}]}, InvalidMessage, r"holds nan at \$.a\[0\]"),
-        ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id"),
+        ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id.* without quotes and spaces"),
         ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
         ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
         ({"data": ["1"], "headers": [[("type", "x")]]}, InvalidMessage, "header name 'type'"),
@@ -337,6 +356,13 @@ def test_what_cannot_be_a_message_is_refused(root: Path, rows: dict[str, Any], e
     with pytest.raises(error, match=message):
         stage(root, "0", rows)
     assert staged(root) == []
+
+
+def test_payloads_as_deep_as_readers_can_decode_are_published(root: Path) -> None:
+    payloads = ["[" * 500 + "]" * 500, '"' + "[" * 2_000 + '"', "[" + "[1]," * 1_000 + "2]"]
+    publish_batch(root, QUERY, "0", stage(root, "0", {"data": payloads}))
+    with hg.open(root, read_only=True) as station:
+        assert sorted(msgspec.json.encode(one.data).decode() for one in station.read("out")) == sorted(payloads)
 
 
 def test_large_numbers_that_can_be_read_are_published_as_they_are(root: Path) -> None:
@@ -419,10 +445,10 @@ def test_few_messages_and_those_with_ids_are_laid_aside_whole(root: Path) -> Non
 
 
 def test_how_a_message_begins_counts_for_its_size(root: Path) -> None:
-    said = write_options({"path": str(root), "channel": "out", "service": "s" * 500})
+    said = write_options({"path": str(root), "channel": "out", "service": "s" * 250})
     rows = pa.RecordBatch.from_pydict({"data": ["1"] * 700})
-    limit = 500 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
-    with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 6[0-9][0-9] bytes"):
+    limit = 250 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
+    with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 4[0-9][0-9] bytes"):
         Stage(said, QUERY, "0", "0-0", limit).write(iter([rows]))
     assert staged(root) == []
     assert Stage(said, QUERY, "0", "0-0", limit + 200).write(iter([rows]))

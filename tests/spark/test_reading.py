@@ -254,8 +254,10 @@ def test_words_for_where_to_begin_and_to_end(root: Path, opened: Opener) -> None
         assert offsets(root, startingOffsets=start) == list(range(want, 10)), start
         assert offsets(root, endingOffsets=start) == list(range(want)), start
     assert offsets(root, startingOffsets="2", endingOffsets="100") == list(range(2, 10))
-    with pytest.raises(ConfigError, match="not a start"):
-        offsets(root, startingOffsets="newest")
+    for wrong in ("newest", "٣", "３", "-٣m", '{"alerts": "٣"}', '{"alerts": {"0": "٣"}}', '{"many": "٣"}'):
+        for option in ("startingOffsets", "endingOffsets"):
+            with pytest.raises(ConfigError, match="not a start"):
+                offsets(root, "alerts,many", **{option: wrong})
     for many in ("3", '{"many": 3}', '{"many": "3"}'):
         with pytest.raises(ConfigError, match="belongs to one partition"):
             offsets(root, "many", startingOffsets=many)

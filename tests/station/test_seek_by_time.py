@@ -168,3 +168,13 @@ def test_a_time_is_found_through_the_index_and_not_by_scanning(opened: Opener) -
             disk.bytes_read = 0
             assert first_at(station, times[wanted]) == wanted
             assert 0 < disk.bytes_read < 400_000, f"{disk.bytes_read} of {total} bytes were read for {wanted}"
+
+
+def test_only_ascii_digits_are_numbers(opened: Opener) -> None:
+    station = opened()
+    station.publish(CHANNEL, 0)
+    for wrong in ("٠", "０", "-٣m"):
+        with pytest.raises(hg.ConfigError, match="is not a start"):
+            first_at(station, wrong)
+        with pytest.raises(hg.ConfigError, match="is not a start"):
+            station.subscribe("events.>", print, name="s", start=wrong)

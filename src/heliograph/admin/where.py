@@ -38,8 +38,8 @@ GRAMMAR: Final = (
 _FIELD: Final = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _CONDITION: Final = re.compile(rf"\s*({_FIELD})\s*(!=|>=|<=|==?|>|<|~)\s*(.*?)\s*", re.DOTALL)
 _HAS: Final = re.compile(rf"\s*has:({_FIELD})\s*")
-_AGE: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)")
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_AGE: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,

@@ -222,7 +222,7 @@ def _runner(one: Pipeline) -> click.Command:
         with Stop() as asked:
             listener = Listener(
                 progress=_Watching(common, one.name), show=None if common.json else _show_batch, note=common.note,
-                asked=asked.asked.is_set,
+                asked=asked.asked.is_set, waiting=asked.waiting,
             )  # fmt: skip
             result = start(one, given, root, how, listener)
             _print(common, one, result, limit)

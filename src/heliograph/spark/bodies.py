@@ -151,7 +151,11 @@ class Encoder:
         ids = _chunk(rows["id"])
         if ids.null_count:
             ids = pc.coalesce(ids, _fresh_ids(len(ids)))
-        _require(pc.match_substring_regex(ids, _ID), ids, "is no id: use 1 to 200 printable ASCII characters")
+        _require(
+            pc.match_substring_regex(ids, _ID),
+            ids,
+            "is no id: use 1 to 200 printable ASCII characters without quotes and spaces",
+        )
         return ids
 
     def _types(self, rows: pa.Table, binary: pa.Array | None) -> Any:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.errors import InvalidMessage
+from heliograph.nesting import SHALLOW_BYTES_MAX, refuse_too_deep
 
 _LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{200})"
 """Numbers that may be beyond a double; what is no number may look so, too."""
@@ -24,9 +25,11 @@ def in_lines(values: pa.Array) -> pa.Array:
     if may_hold_large(text):
         for one in values.filter(pc.match_substring_regex(values, _LARGE)).to_pylist():
             _check(one)
-    if not len(members) or _each_whole(text, len(members)):
-        return values
-    return pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
+    if len(members) and not _each_whole(text, len(members)):
+        values = pa.array([None if one is None else _line(one) for one in values.to_pylist()], pa.string())
+    if (pc.max(pc.binary_length(values)).as_py() or 0) > SHALLOW_BYTES_MAX:
+        refuse_too_deep(text)  # behind each other they are as deep as the deepest
+    return values
 
 
 def may_hold_large(text: bytes) -> bool:

@@ -18,7 +18,7 @@ from heliograph.clock import to_us
 from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.message import parse_time
 from heliograph.spark.store import Store
-from heliograph.station.starts import ALLOWED
+from heliograph.station.starts import ALLOWED, is_offset
 
 _WORDS: Final = {"earliest": "first", "latest": "new", -2: "first", -1: "new"}
 
@@ -56,7 +56,7 @@ class Places:
 
     def _check(self, word: str | int) -> None:
         word = _WORDS.get(word, word)
-        if isinstance(word, int) or word.isdecimal() or word in {"first", "new"} or word.startswith("-"):
+        if isinstance(word, int) or is_offset(word) or word in {"first", "new"} or word.startswith("-"):
             return
         try:
             parse_time(word)
@@ -83,7 +83,7 @@ class Places:
             return bounds.first
         if word == "new":
             return bounds.next
-        if isinstance(word, int) or word.isdecimal():
+        if isinstance(word, int) or is_offset(word):
             if int(word) < 0:
                 raise ConfigError(f"{self._option}: offset {word} is negative; offsets begin at 0")
             return int(word)
@@ -96,7 +96,7 @@ class Places:
             said = said.get(channel, self._otherwise)
         if isinstance(said, dict):
             said = said.get(str(partition), self._otherwise)
-        elif str(said).isdecimal():
+        elif is_offset(str(said)):
             self._refuse_many(channel, partition)
         word = _WORDS.get(said, said)
         assert isinstance(word, str | int)

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from heliograph.config import units
+from heliograph.context import CONTEXT_CHARS_MAX
 from heliograph.errors import ConfigError
 from heliograph.limits import SPARK_SPLIT_BYTES
 from heliograph.names import check_name
 from heliograph.patterns import Pattern, is_pattern
+from heliograph.payloads import check_type_name
 from heliograph.spark.remote import OPTIONS as HUB
 from heliograph.spark.remote import Remote, remote
 from heliograph.staging.queries import ALONE
@@ -104,6 +106,15 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """What was said, checked."""
     said = _checked(given, _WRITE)
+    if "channel" in said:
+        check_name(said["channel"])
+    if "type" in said:
+        check_type_name(said["type"])
+    service = said.get("service", "")
+    if not service.isprintable() or len(service) > CONTEXT_CHARS_MAX:
+        raise ConfigError(
+            f"option 'service' is a printable text of at most {CONTEXT_CHARS_MAX} characters, not {service!r}"
+        )
     return WriteOptions(
         _path(said), said.get("channel"), said.get("type"), said.get("service"), remote(said), *_numbered(said)
     )
@@ -187,6 +198,6 @@ def _count(said: dict[str, str], name: str) -> int | None:
     text = said.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or not int(text):
+    if not (text.isascii() and text.isdecimal() and int(text)):
         raise ConfigError(f"option '{name}' is {text!r}: use a whole number from 1 on")
     return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _JAVA_MIN: Final = 17
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit says so to the Python that it starts, and has decided about the master."""
+_MASTER: Final = re.compile(
+    r"local|local\[(\*|0*[1-9][0-9]*)(\s*,\s*[0-9]+)?\]|local-cluster\[.+\]|spark://.+|yarn|k8s://.+"
+)
 _PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _REAL_PYTHON: Final = "PYSPARK_REAL_PYTHON"
 _LAUNCHER: Final = Path(__file__).with_name("python.sh")
@@ -47,13 +51,15 @@ def session(
     if remote is not None:
         return _connected(builder, remote, said)
     chosen = {**SETTINGS, **said}
+    master = chosen.pop("spark.master", None) if master is None else master
+    check_master(master)
     find_java()
     quiet = f"-Dlog4j2.configurationFile=file:{_QUIET}"
     chosen["spark.driver.extraJavaOptions"] = f"{quiet} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     for name, value in chosen.items():
         builder = builder.config(name, value)
     if master is not None or _SUBMITTED not in os.environ:
-        master = master or "local[*]"
+        master = "local[*]" if master is None else master
         builder = builder.master(master)
     with _with_python(here=master is not None and master.startswith("local")):
         return builder.getOrCreate()
@@ -103,6 +109,12 @@ def _builder() -> Any:
             f"Spark is not installed ({error.name} is missing): pip install 'heliograph[spark]'"
         ) from None
     return SparkSession.builder
+
+
+def check_master(master: str | None) -> None:
+    """Refuse what Spark does not know: its Java would start, end, and leave the reason on a page in its log."""
+    if master is not None and not _MASTER.fullmatch(master):
+        raise ConfigError(f"Spark knows no master {master!r}: use local[*], spark://HOST:7077, yarn or k8s://HOST")
 
 
 def find_java() -> str:

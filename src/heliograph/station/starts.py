@@ -13,7 +13,7 @@ from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.message import parse_time
 
 Start = str | int | datetime
-_AGO: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)")
+_AGO: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)", re.ASCII)
 
 
 def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0) -> int:
@@ -51,7 +51,7 @@ def partitions_for(engine: FilesEngine, channel: str, partition: int | None, *st
 def is_offset(start: Start | None) -> bool:
     """Whether a start is an offset."""
     if isinstance(start, str):
-        return start.isdecimal()
+        return start.isascii() and start.isdecimal()
     return isinstance(start, int) and not isinstance(start, bool)
 
 
@@ -79,7 +79,7 @@ def moment_of(clock: Clock, start: Start) -> int:
 
 def check_start(engine: FilesEngine, start: Start) -> None:
     """Refuse a start that means nothing for several channels, though none may be there yet."""
-    if isinstance(start, int) or (isinstance(start, str) and start.isdecimal()):
+    if isinstance(start, int) or is_offset(start):
         raise ConfigError(f"{start!r} is an offset, which belongs to one channel; use 'first', 'new' or a time")
     if start not in ("first", "new"):
         moment_us(engine, start)

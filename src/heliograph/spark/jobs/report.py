@@ -17,6 +17,7 @@ from heliograph.spark.jobs._page import Figures, page
 from heliograph.spark.jobs._places import place
 from heliograph.spark.options import Channels
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
+from heliograph.station.starts import is_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,6 +128,6 @@ def _clusters(run: Run, channel: str, start: str) -> list[dict[str, Any]]:
     names = [name for name, original in originals.items() if original in meant]
     if not names:
         return []
-    begin = "first" if start.isdecimal() or start.startswith("{") else start  # offsets are those of the messages
+    begin = "first" if is_offset(start) or start.startswith("{") else start  # offsets are those of the messages
     options = {"startingOffsets": begin, "failOnGap": "false"}
     return letters.clusters(letters.letters(run.read(Input(",".join(names), options, _COLUMNS))))

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,7 +41,7 @@ def launch(
             _reach(remote)
         elif master is not None and master.startswith("spark://"):
             _reach(master)
-        with _own_signals(), _speaking_to(log):
+        with _own_signals(), _speaking_to(log), _whole():
             spark = session(app, master=master, remote=remote, **{"spark.sql.session.timeZone": "UTC", **settings})
     except ImportError as error:
         raise ConfigError(f"Spark Connect needs more packages: pip install 'heliograph[connect]' ({error})") from None
@@ -93,6 +94,19 @@ def _hush() -> None:
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """If the start is broken off, Java ends, too: one that cannot say where it listens would wait for ever."""
+    try:
+        yield
+    except BaseException as error:
+        there = [one for frame, _ in traceback.walk_tb(error.__traceback__) for one in frame.f_locals.values()]
+        for one in there:  # Spark keeps it only when it is up
+            if isinstance(one, subprocess.Popen) and getattr(one, "pid", None) is not None:
+                one.terminate()
+        raise
 
 
 @contextlib.contextmanager

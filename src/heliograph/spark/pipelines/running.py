@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from heliograph.spark.pipelines.outputs import Show
 from heliograph.spark.pipelines.progress import Counter
 from heliograph.spark.pipelines.run import Progress, Result, Run
 from heliograph.spark.pipelines.tables import rows_of
+from heliograph.spark.session import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +55,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     show: Show | None = None
     note: Callable[[str], None] = lambda _: None
     asked: Callable[[], bool] = lambda: False
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Around what may be left at once, since nothing was begun: while Spark starts."""
 
 
 def run(
@@ -80,6 +84,7 @@ class _Running:
 
     def _check(self) -> None:
         name = self._pipeline.name
+        check_master(self._how.master)
         missing = [one.name for one in self._pipeline.options if one.needed and self._options[one.name] in (None, ())]
         if missing:
             raise ConfigError(f"pipeline '{name}' needs option '{missing[0]}'")
@@ -183,7 +188,8 @@ class _Running:
 
     def _session(self, place: Path) -> SparkSession:
         if self._spark is None:
-            self._spark = launched(self._pipeline, self._how, place)
+            with self._listener.waiting():
+                self._spark = launched(self._pipeline, self._how, place)
         return self._spark
 
 
