@@ -70,11 +70,15 @@ class SharingLog(RoomyLog):
         offset = tray.hand_in(body, _value(body), now_us, self._words, self._clock)
         if offset < 0:
             return self._fetch_back(tray, body)
+        self._was_taken(offset)
+        return offset
+
+    def _was_taken(self, offset: int) -> None:
+        """The lock's holder has appended a message of this process, which sees to it that it is synced."""
         self._hands_in = True
         self._owed = offset + 1
         if self._syncer is not None and self._syncer.asleep:
             self._syncer.wake()
-        return offset
 
     def _is_served(self) -> bool:
         """Whether the lock's holder takes what this process hands in. If not, this one may hold the lock by now."""
@@ -146,8 +150,7 @@ class SharingLog(RoomyLog):
                 return -1
             offset = tray.wait(self._words, self._clock)
             if offset >= 0:
-                self._hands_in = True
-                self._owed = offset + 1
+                self._was_taken(offset)
                 return offset
         return -1
 
