@@ -302,6 +302,29 @@ def test_whoever_dies_with_anothers_message_loses_and_doubles_nothing(
     pair.check(*receipts)
 
 
+@pytest.mark.parametrize("fate", [die_taking, die_writing, die_written, die_answering])
+def test_whoever_is_interrupted_with_anothers_message_and_goes_on_does_not_append_it_again(
+    pair: Pair, fate: Callable[[Pair, pytest.MonkeyPatch], None]
+) -> None:
+    receipts = [pair.hand() for _ in range(3)]
+    interrupted = []
+
+    def work() -> None:
+        try:
+            pair.work()
+        except KeyboardInterrupt:
+            interrupted.append(pair.count)
+            patched.undo()
+
+    with pytest.MonkeyPatch.context() as patched:
+        fate(pair, patched)
+        pair.clocks[1].meanwhile = work
+        receipts.append(pair.hand())
+    assert interrupted
+    receipts += [pair.hand() for _ in range(3)]
+    pair.check(*receipts)
+
+
 def test_a_disk_that_cannot_tell_what_became_of_a_message_keeps_no_lock(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

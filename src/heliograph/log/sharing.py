@@ -213,10 +213,20 @@ class SharingLog(RoomyLog):
         if tray is None:
             return False
         tray.discard_dead()
+        try:
+            self._answer_for_interrupted(tray)
+        except OSError:
+            return False
         self._serves = True
         self._served = self.next
         self._words[SERVED_BY] = self._words[LOCK_HOLDER]
         return True
+
+    def _answer_for_interrupted(self, tray: Tray) -> None:
+        """Whoever appended a message may have been interrupted before it answered: it is not to be appended twice."""
+        before = tray.taken()
+        if before is not None and self._stands_at(*before):
+            tray.answer(before[0].offset)
 
     def _append_handed(self) -> None:
         """Append the message that was handed in, if there is one. If that fails, who handed it in finds out why."""
@@ -233,13 +243,12 @@ class SharingLog(RoomyLog):
         tail = b'%b%d"' % (self._origin, offset)
         try:
             self._append_line(b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail)), time_us)
+            self._served = offset + 1
+            tray.answer(offset)
         except BaseException as error:
             self._disown()
             if not isinstance(error, (OSError, HeliographError)):
                 raise
-            return
-        self._served = offset + 1
-        tray.answer(offset)
 
     def _append_line(self, data: bytes, time_us: int) -> None:
         """Append a finished line that fits into the segment, and say so in the head."""
