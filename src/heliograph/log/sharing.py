@@ -130,6 +130,7 @@ class SharingLog(RoomyLog):
                 ) from error
             raise
         if found is None:
+            tray.clear()  # before it is written: whoever is interrupted then must not leave it to be taken, too
             return -1
         self._owed = found + 1
         self._leave(often=True)
