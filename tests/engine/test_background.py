@@ -11,6 +11,7 @@ import pytest
 import heliograph as hg
 from heliograph.engine import background
 from heliograph.engine.background import Syncer
+from heliograph.log.locks import AppendLock, Served
 from heliograph.log.partition import Partition
 from tests.opening import Opener
 from tests.proof.tools import eventually
@@ -110,3 +111,57 @@ def test_closing_does_not_wait_for_whoever_sleeps(opened: Opener) -> None:
     eventually(lambda: syncer(station).asleep)
     station.close()
     assert not syncer(station)._thread.is_alive()
+
+
+def test_closing_while_it_falls_asleep_ends_it() -> None:
+    about_to_sleep, closing = threading.Event(), threading.Event()
+
+    class Wake(threading.Event):
+        def clear(self) -> None:
+            if not self.is_set():  # the first time: whoever closes comes right before
+                about_to_sleep.set()
+                closing.wait(10)
+            super().clear()
+
+        def set(self) -> None:
+            super().set()
+            closing.set()
+
+    found = Syncer(0.001, list)
+    found._wake = Wake()
+    assert about_to_sleep.wait(10)
+    closer = threading.Thread(target=found.close, daemon=True)
+    closer.start()
+    closer.join(5)
+    hung = closer.is_alive()
+    found.wake()  # else it would stay
+    assert not hung
+
+
+def test_what_another_process_appends_only_when_it_is_rung_for_is_synced_too(
+    station: hg.Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.publish(CHANNEL, 0)
+    log = partition(station)
+    eventually(lambda: syncer(station).asleep)
+
+    class Tray:
+        def hand_in(self, *_: Any) -> int:
+            return -1
+
+        def wait(self, *_: Any) -> int:
+            return 1
+
+    def served(*_: Any) -> None:
+        raise Served
+
+    monkeypatch.setattr(log, "_tray", Tray())
+    monkeypatch.setattr(AppendLock, "acquire", served)
+    log._hands_in = True
+    woken = threading.Event()
+    monkeypatch.setattr(syncer(station), "wake", woken.set)
+    with log.mutex:
+        assert log._hand_in(b"{}", 1) == 1
+    monkeypatch.undo()
+    log._hands_in, log._owed = False, 0
+    assert woken.is_set()

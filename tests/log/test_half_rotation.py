@@ -88,3 +88,43 @@ def test_another_process_finishes_the_rotation_of_one_that_was_killed(tmp_path: 
         assert len(list((tmp_path / "channels/c/0").glob("*.jsonl"))) == 2
         assert station.publish("c", 10).offset == 10
         assert [message.data for message in station.read("c")] == list(range(11))
+
+
+class Interrupted(Disk):
+    """Ctrl-C comes when the ``left``-th file of a segment was opened or closed."""
+
+    left = 0
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o666) -> int:
+        found = super().open(path, flags, mode)
+        self._count()
+        return found
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self._count()
+
+
+@pytest.mark.parametrize("left", range(1, 7))
+def test_an_interrupt_while_files_are_changed_for_others_closes_none_twice(tmp_path: Path, left: int) -> None:
+    disk = Interrupted()
+    with open_station(tmp_path, name="host1", durability="os", disk=disk) as station:
+        station.publish("c", 0)
+        with open_station(tmp_path, name="host1", durability="os") as other:
+            other.engine.writer("c", 0).rotate()  # so that the first one has to open the next segment
+            other.publish("c", 1)
+        disk.left = left
+        try:
+            station.publish("c", 2)
+        except KeyboardInterrupt:
+            disk.left = 0
+            station.publish("c", 2)
+        disk.left = 0
+        station.publish("c", 3)
+        found = [message.data for message in station.read("c")]
+        assert sorted(set(found)) == [0, 1, 2, 3]

@@ -241,6 +241,22 @@ def test_a_segment_that_is_full_takes_its_memory_along(opened: Opener, root: Pat
     assert len(checked_log(root, CHANNEL)) == 200
 
 
+def test_a_channel_altered_to_smaller_segments_fills_none_beyond_that_though_its_memory_is_larger(
+    opened: Opener, root: Path
+) -> None:
+    with opened(durability="interval") as station:
+        fill(station, 100)
+        settled(station)
+        smaller = writer(station).written + 2000
+        assert writer(station)._map_to > smaller
+        station.alter_channel(CHANNEL, segment_bytes=smaller)
+        fill(station, 100, 100)
+        assert numbers(station) == list(range(200))
+    sizes = [path.stat().st_size for path in (root / "channels" / CHANNEL / "0").glob("*.jsonl")]
+    assert len(sizes) > 1
+    assert max(sizes) <= smaller
+
+
 @pytest.mark.parametrize("batch", [1, 2, 40])
 def test_a_batch_that_begins_a_new_segment_leaves_nothing_of_the_old_ones_memory(
     opened: Opener, root: Path, batch: int

@@ -22,7 +22,7 @@ from heliograph.limits import TRAY_EMPTY_MAX, TRAY_TRIES, TRAY_WAIT_S
 from heliograph.log import index
 from heliograph.log.head import LOCK_WANTED, NEWS_WANTED, SERVED_BY, STORES_IN_ORDER
 from heliograph.log.held import Evicted
-from heliograph.log.locks import BRIEFLY, AppendLock
+from heliograph.log.locks import BRIEFLY, HAND_IN, AppendLock
 from heliograph.log.news import News
 from heliograph.log.partition import Partition
 from heliograph.log.tray import BODY_BYTES_MAX, Tray
@@ -300,6 +300,53 @@ def test_whoever_dies_with_anothers_message_loses_and_doubles_nothing(
     assert died
     receipts += [pair.hand() for _ in range(3)]
     pair.check(*receipts)
+
+
+@pytest.mark.parametrize("fate", [die_taking, die_writing, die_written, die_answering])
+def test_whoever_is_interrupted_with_anothers_message_and_goes_on_does_not_append_it_again(
+    pair: Pair, fate: Callable[[Pair, pytest.MonkeyPatch], None]
+) -> None:
+    receipts = [pair.hand() for _ in range(3)]
+    interrupted = []
+
+    def work() -> None:
+        try:
+            pair.work()
+        except KeyboardInterrupt:
+            interrupted.append(pair.count)
+            patched.undo()
+
+    with pytest.MonkeyPatch.context() as patched:
+        fate(pair, patched)
+        pair.clocks[1].meanwhile = work
+        receipts.append(pair.hand())
+    assert interrupted
+    receipts += [pair.hand() for _ in range(3)]
+    pair.check(*receipts)
+
+
+def test_what_its_owner_appends_after_all_is_not_taken_from_the_tray_though_the_owner_is_interrupted(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.hand()
+    write = Partition._write_bytes
+
+    def interrupted(self: Partition, data: bytes) -> None:
+        write(self, data)
+        if self is pair.other:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "_write_bytes", interrupted)
+        pair.clocks[1].meanwhile = lambda: release(pair.one)  # who served goes away
+        with pytest.raises(KeyboardInterrupt):
+            pair.hand()
+    for _ in range(20):  # and comes back, and serves
+        pair.one._words[LOCK_WANTED] = HAND_IN
+        pair.work()
+    pair.rest()
+    found = [message["data"] for message in checked_log(pair.root, CHANNEL).values()]
+    assert found.count("other 2") == 1
 
 
 def test_a_disk_that_cannot_tell_what_became_of_a_message_keeps_no_lock(

@@ -445,6 +445,7 @@ def in_child(function) -> str:  # type: ignore[no-untyped-def]
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(10)  # whoever hangs answers nothing
         try:
             answer = str(function())
         except BaseException as error:
@@ -487,6 +488,38 @@ def test_the_station_a_child_inherits_says_forked_at_every_door(tmp_path: Path, 
         assert in_child(lambda: station.closed) == "True"
         assert station.publish(CHANNEL, 2).offset == 1  # the parent goes on
         assert in_child(lambda: open_station(tmp_path, name="host1").publish(CHANNEL, 3).offset) == "2"
+
+
+@pytest.mark.parametrize("durability", ["always", "interval"])
+def test_a_child_is_told_so_though_another_thread_published_when_it_forked(tmp_path: Path, durability: str) -> None:
+    disk = FaultyDisk()
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        writing.set()
+        go_on.wait(30)
+
+    with open_station(tmp_path, name="host1", durability=durability, disk=disk) as station:
+        producer = station.producer("importer")
+        producer.publish(CHANNEL, 1)
+        disk.before["pwrite"] = slow
+        thread = threading.Thread(target=producer.publish, args=(CHANNEL, 2))
+        thread.start()
+        try:
+            assert writing.wait(10)
+            doors = {
+                "publish": lambda: station.publish(CHANNEL, 3),
+                "publish_many": lambda: station.publish_many(CHANNEL, [3]),
+                "producer": lambda: producer.publish(CHANNEL, 3),
+                "read": lambda: list(station.read(CHANNEL)),
+            }
+            for door, act in doors.items():
+                assert in_child(act) == "Forked", door
+            assert in_child(station.close) == "None"
+        finally:
+            go_on.set()
+            thread.join()
+        assert [message.data for message in station.read(CHANNEL)] == [1, 2]
 
 
 def test_a_child_does_not_keep_its_dead_parent_s_locks(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Syncer:
            └───────────────────────────────────────────────────┴──◀── whoever is about to write ─────┘
 
     Whoever takes an append lock, or has handed something in, looks at ``asleep`` afterwards. So the syncer says that it
-    is about to sleep, and only then looks whether anybody has a lock, or has written.
+    is about to sleep, and only then looks whether anybody has a lock, or has written, or has closed it.
     """
 
     def __init__(self, interval_s: float, partitions: Callable[[], list[Partition]]) -> None:
@@ -103,7 +103,7 @@ class Syncer:
         """Until somebody is about to write."""
         self._wake.clear()
         self.asleep = True
-        if not any(partition.astir for partition in self._partitions()):
+        if not (self._stop.is_set() or any(partition.astir for partition in self._partitions())):
             self._wake.wait()
         self.asleep = False
 

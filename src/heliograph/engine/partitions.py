@@ -51,6 +51,14 @@ class OpenPartition:
     def close_if_idle(self) -> bool:
         return self.log.close_if_idle() if self.commit is None else self.commit.close_if_idle()
 
+    def abandon(self) -> None:
+        """In a forked child: close what was inherited. Whoever held a mutex is a thread that does not exist here."""
+        if self.commit is not None:
+            self.commit.abandon()
+        if isinstance(self.log, Partition):
+            self.log.mutex = threading.Lock()
+        self.log.abandon()
+
 
 def sync_all(syncs: Iterable[Callable[[], None]]) -> bool:
     """Carry all of them out, though some may fail; then raise what the first one did. Whether channels are gone."""
@@ -181,6 +189,7 @@ class OpenPartitions:
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without unlocking what the parent holds."""
+        self._lock = threading.RLock()
         for entry in list(self.known.values()):
-            entry.log.abandon()
+            entry.abandon()
         self.known.clear()

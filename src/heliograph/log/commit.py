@@ -193,6 +193,12 @@ class GroupCommit:
             finally:
                 self._waiting_for_room -= 1
 
+    def abandon(self) -> None:
+        """In a forked child: take nothing more. Who leads, or has the mutex, is a thread that does not exist here."""
+        self._mutex = threading.Lock()
+        self._room = threading.Condition(self._mutex)
+        self._closed = True
+
     def lead(self, own: Ticket | None) -> None:
         """Commit what is queued; then hand over to the first who came meanwhile.
 

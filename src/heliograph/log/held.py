@@ -310,7 +310,7 @@ class HeldLog:
             self._close_files()
             self._set(fields)
             return
-        if fields.base != self.base or self._fd < 0:
+        if fields.base != self.base or self._fd < 0 or self._index_fd < 0:
             self._open_segment(fields.base)
         self._set(fields)
         found = self._disk.fstat(self._fd)
@@ -379,15 +379,14 @@ class HeldLog:
 
     def _close_files(self) -> None:
         self._unmap()
-        for fd in (self._fd, self._index_fd):
-            if fd >= 0:
-                self._retired.append(fd)
+        # A number that is closed is somebody else's: after Ctrl-C, anywhere, rather one stays open than closed twice.
+        closing = self._fd, self._index_fd
         self._fd = self._index_fd = -1
+        self._retired.extend([fd for fd in closing if fd >= 0])
         self._close_retired()
 
     def _close_retired(self) -> None:
         """A descriptor that wrote stays open until its sync returned: to it the kernel reports a failure."""
         if not self._syncing:
-            for fd in self._retired:
-                self._disk.close(fd)
-            self._retired.clear()
+            while self._retired:
+                self._disk.close(self._retired.pop())

@@ -125,9 +125,9 @@ class FileLock:
 
     def release(self) -> None:
         """Unlock and close. Safe to call again."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)  # closing the last descriptor unlocks
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first: whoever is interrupted, or forks, must not close it twice
+        if fd >= 0:
+            self._disk.close(fd)  # closing the last descriptor unlocks
 
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()

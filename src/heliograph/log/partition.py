@@ -128,7 +128,7 @@ class Partition(SharingLog):
         except BaseException as error:
             self._give_up(error)
             raise
-        self._lock.quick_to = min(self._map_to, self.open_position + INDEX_STRIDE_BYTES - 1)
+        self._lock.quick_to = min(self._map_to, self._rotate_at, self.open_position + INDEX_STRIDE_BYTES - 1)
         self._look_around(now_us)
         return offset
 

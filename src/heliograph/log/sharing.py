@@ -70,11 +70,15 @@ class SharingLog(RoomyLog):
         offset = tray.hand_in(body, _value(body), now_us, self._words, self._clock)
         if offset < 0:
             return self._fetch_back(tray, body)
+        self._was_taken(offset)
+        return offset
+
+    def _was_taken(self, offset: int) -> None:
+        """The lock's holder has appended a message of this process, which sees to it that it is synced."""
         self._hands_in = True
         self._owed = offset + 1
         if self._syncer is not None and self._syncer.asleep:
             self._syncer.wake()
-        return offset
 
     def _is_served(self) -> bool:
         """Whether the lock's holder takes what this process hands in. If not, this one may hold the lock by now."""
@@ -126,6 +130,7 @@ class SharingLog(RoomyLog):
                 ) from error
             raise
         if found is None:
+            tray.clear()  # before it is written: whoever is interrupted then must not leave it to be taken, too
             return -1
         self._owed = found + 1
         self._leave(often=True)
@@ -146,8 +151,7 @@ class SharingLog(RoomyLog):
                 return -1
             offset = tray.wait(self._words, self._clock)
             if offset >= 0:
-                self._hands_in = True
-                self._owed = offset + 1
+                self._was_taken(offset)
                 return offset
         return -1
 
@@ -210,10 +214,20 @@ class SharingLog(RoomyLog):
         if tray is None:
             return False
         tray.discard_dead()
+        try:
+            self._answer_for_interrupted(tray)
+        except OSError:
+            return False
         self._serves = True
         self._served = self.next
         self._words[SERVED_BY] = self._words[LOCK_HOLDER]
         return True
+
+    def _answer_for_interrupted(self, tray: Tray) -> None:
+        """Whoever appended a message may have been interrupted before it answered: it is not to be appended twice."""
+        before = tray.taken()
+        if before is not None and self._stands_at(*before):
+            tray.answer(before[0].offset)
 
     def _append_handed(self) -> None:
         """Append the message that was handed in, if there is one. If that fails, who handed it in finds out why."""
@@ -230,13 +244,12 @@ class SharingLog(RoomyLog):
         tail = b'%b%d"' % (self._origin, offset)
         try:
             self._append_line(b'%b%b,"crc":"%08x"}\n' % (body, tail, _extend(crc, tail)), time_us)
+            self._served = offset + 1
+            tray.answer(offset)
         except BaseException as error:
             self._disown()
             if not isinstance(error, (OSError, HeliographError)):
                 raise
-            return
-        self._served = offset + 1
-        tray.answer(offset)
 
     def _append_line(self, data: bytes, time_us: int) -> None:
         """Append a finished line that fits into the segment, and say so in the head."""

@@ -190,6 +190,13 @@ class Tray:
             self.clear()
             self._disk.flock(self._fd, fcntl.LOCK_UN)
 
+    def taken(self) -> tuple[Taken, bytes] | None:
+        """The message that lies here, if it was taken and nobody has answered: where it may stand, and its body."""
+        if not self.occupied or not isinstance(place := self.settle(), Taken):
+            return None
+        length = _REQUEST.unpack_from(self._map, _REQUEST_AT)[0]
+        return place, self._map[BODY_AT : BODY_AT + length]
+
     def answer(self, offset: int) -> None:
         """Say that the one that was taken is appended: after the head does."""
         words = self._words

@@ -8,7 +8,9 @@ See engine/producers.py for how the numbers survive, and how a producer that was
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -74,6 +76,11 @@ class Producer:
         self._form = NumberForm(self._begin, b'"')
         self._known: dict[str, _Known] = {}
         self._closed = False
+        _producers.add(self)
+
+    def abandon(self) -> None:
+        """In a forked child: whoever publishes is a thread that does not exist here."""
+        self._lock = threading.Lock()
 
     def last(self, channel: str) -> int:
         """The number of its last message that is stored in a channel; 0 if there is none.
@@ -363,3 +370,14 @@ def _duplicate(known: _Known, channel: str, number: int) -> Receipt:
 
 def _is_number(seq: object) -> bool:
     return isinstance(seq, int) and not isinstance(seq, bool) and seq >= 1
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_producers):
+        producer.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
