@@ -138,6 +138,18 @@ def test_a_command_gets_the_message_on_stdin_and_in_its_environment(
     assert (tmp_path / "env").read_text().split() == ["alerts", "0", receipt.id, "com.example.alert.v1", "cpu"]
 
 
+def test_a_command_finds_a_key_that_the_locale_cannot_write(
+    station: hg.Station, spawn: type[Child], tmp_path: Path
+) -> None:
+    station.publish("alerts", "hello", key="kühl")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = f'printf %s "$HELIOGRAPH_KEY" > {tmp_path}/key'
+    options = ["--start", "first", "--count", "1", "--max-retries", "0"]
+    code, _, err = spawn("sub", "alerts", *options, "--exec", script, env=plain).end()
+    assert code == 0 and "dead letter" not in err, err
+    assert (tmp_path / "key").read_bytes() == "kühl".encode()
+
+
 def test_a_command_may_use_helio_itself(helio: Helio, station: hg.Station, data: Path) -> None:
     station.publish("alerts", "hello")
     script = f"{sys.executable} -m heliograph.cli -q -d {data} pub copies"
