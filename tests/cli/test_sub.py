@@ -176,6 +176,20 @@ def test_a_failing_command_becomes_a_dead_letter_with_what_it_said(
     assert offset_of(data, "alerts", "pager") == 1
 
 
+def test_a_key_that_is_longer_than_allowed_today_keeps_no_message_from_the_dead_letters(
+    helio: Helio, station: hg.Station, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.publish("alerts", "hello", key="k" * 100)
+    monkeypatch.setattr("heliograph.message.KEY_BYTES_MAX", 50)
+    result = helio(
+        "sub", "alerts", "--name", "pager", "--start", "first", "--count", 1, "--max-retries", 0, "--exec", "exit 1"
+    )
+    assert result.exit_code == 0
+    (letter,) = letters(data, "alerts")
+    assert letter["original"]["partitionkey"] == "k" * 100
+    assert offset_of(data, "alerts", "pager") == 1
+
+
 def test_count_counts_messages_not_attempts_and_begins_no_other(
     helio: Helio, station: hg.Station, data: Path, tmp_path: Path
 ) -> None:
