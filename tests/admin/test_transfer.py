@@ -15,6 +15,7 @@ import heliograph as hg
 from heliograph.admin import where
 from heliograph.admin.transfer import export_messages, import_messages
 from heliograph.admin.verify import verify
+from heliograph.limits import KEY_BYTES_MAX
 from heliograph.log.lines import intact
 from tests.admin.helpers import CHANNEL, fill, numbers, open_station, overwrite, segments
 
@@ -159,6 +160,13 @@ def test_garbage_is_rejected_with_its_line_number_and_does_not_stop_the_rest(tmp
         assert kept.getvalue() == b"".join(bad + b"\n" for bad in GARBAGE)
         assert verify(station).ok
         assert msgspec.json.encode(report)
+
+
+def test_a_key_that_is_too_long_to_be_published_is_not_imported_either(tmp_path: Path) -> None:
+    with open_station(tmp_path) as station:
+        report = import_messages(station, [event(partitionkey="k" * KEY_BYTES_MAX), event()])
+        assert (report.imported, report.rejected) == (1, 1)
+        assert "key has" in report.rejects[0].reason
 
 
 def test_a_dry_run_imports_nothing(tmp_path: Path) -> None:

@@ -138,6 +138,18 @@ def test_a_command_gets_the_message_on_stdin_and_in_its_environment(
     assert (tmp_path / "env").read_text().split() == ["alerts", "0", receipt.id, "com.example.alert.v1", "cpu"]
 
 
+def test_a_command_finds_a_key_that_the_locale_cannot_write(
+    station: hg.Station, spawn: type[Child], tmp_path: Path
+) -> None:
+    station.publish("alerts", "hello", key="kühl")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = f'printf %s "$HELIOGRAPH_KEY" > {tmp_path}/key'
+    options = ["--start", "first", "--count", "1", "--max-retries", "0"]
+    code, _, err = spawn("sub", "alerts", *options, "--exec", script, env=plain).end()
+    assert code == 0 and "dead letter" not in err, err
+    assert (tmp_path / "key").read_bytes() == "kühl".encode()
+
+
 def test_a_command_may_use_helio_itself(helio: Helio, station: hg.Station, data: Path) -> None:
     station.publish("alerts", "hello")
     script = f"{sys.executable} -m heliograph.cli -q -d {data} pub copies"
@@ -161,6 +173,20 @@ def test_a_failing_command_becomes_a_dead_letter_with_what_it_said(
     (letter,) = letters(data, "alerts")
     assert (letter["attempts"], letter["subscription"], letter["reason"]) == (2, "pager", "handler")
     assert "exit code 3: the mail server is down" in str(letter["error"])
+    assert offset_of(data, "alerts", "pager") == 1
+
+
+def test_a_key_that_is_longer_than_allowed_today_keeps_no_message_from_the_dead_letters(
+    helio: Helio, station: hg.Station, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.publish("alerts", "hello", key="k" * 100)
+    monkeypatch.setattr("heliograph.message.KEY_BYTES_MAX", 50)
+    result = helio(
+        "sub", "alerts", "--name", "pager", "--start", "first", "--count", 1, "--max-retries", 0, "--exec", "exit 1"
+    )
+    assert result.exit_code == 0
+    (letter,) = letters(data, "alerts")
+    assert letter["original"]["partitionkey"] == "k" * 100
     assert offset_of(data, "alerts", "pager") == 1
 
 

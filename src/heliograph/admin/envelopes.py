@@ -21,6 +21,7 @@ from heliograph.message import (
     PayloadDecoder,
     Timestamps,
     decode_line,
+    key_attribute,
     parse_time,
     time_us,
 )
@@ -87,6 +88,8 @@ def body_of(
         raise InvalidMessage(f"is CloudEvents {version}, not 1.0")
     if "data_base64" in fields and bytes(fields.get("data", b"null")) != b"null":
         raise InvalidMessage("has both data and data_base64")
+    if bytes_max is not None and "partitionkey" in fields:
+        key_attribute(_string(fields, "partitionkey"))
     moment, time = _time(fields, now_us)
     parts = [b'{"specversion":"1.0"', *[_required(fields, name) for name in ("id", "source", "type")]]
     parts.append(b',"time":%b,"channel":%b' % (time, _encode(channel)))

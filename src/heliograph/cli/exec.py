@@ -112,8 +112,11 @@ class Exec:
             _kill(process)
 
 
-def environment(message: Message) -> dict[str, str]:
-    """What a command finds in its environment; a NUL, which cannot be there, becomes a replacement mark."""
+def environment(message: Message) -> dict[bytes, bytes]:
+    """What a command finds in its environment; a NUL, which cannot be there, becomes a replacement mark.
+
+    As bytes: the locale may not know the characters of a key, and its stdin is UTF-8 whatever the locale.
+    """
     told = {
         "CHANNEL": message.channel,
         "PARTITION": str(message.partition),
@@ -122,7 +125,8 @@ def environment(message: Message) -> dict[str, str]:
         "TYPE": message.type,
         "KEY": message.key or "",
     }
-    return os.environ | {f"HELIOGRAPH_{name}": text.replace("\0", "\ufffd") for name, text in told.items()}
+    said = {f"HELIOGRAPH_{name}": text.replace("\0", "\ufffd") for name, text in told.items()}
+    return os.environb | {name.encode(): text.encode() for name, text in said.items()}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from heliograph.clock import from_us
-from heliograph.errors import NotFound, OutcomeUnknown, Reject
+from heliograph.errors import InvalidMessage, NotFound, OutcomeUnknown, Reject
+from heliograph.message import key_attribute
 
 if TYPE_CHECKING:
     from heliograph.delivery.ports import PublishDeadLetter, RecentDeadLetters
@@ -191,7 +192,16 @@ def _letter(
         details |= {"group": identity.subscription, "worker": worker}
     failed_at = from_us(now_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
     payload = {**details, **identity._asdict(), "channel": channel, "failed_at": failed_at}
-    return DeadLetter(identity, payload, key)
+    return DeadLetter(identity, payload, key if _may_be_key(key) else None)
+
+
+def _may_be_key(key: str | None) -> bool:
+    """Whether a letter can have the key of its original: a log may hold longer ones than are published today."""
+    try:
+        key_attribute(key or "")
+    except InvalidMessage:
+        return False
+    return True
 
 
 class Written:
