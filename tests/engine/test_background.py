@@ -63,26 +63,37 @@ def test_so_is_a_batch_and_what_is_published_by_many_at_once(station: hg.Station
         eventually(lambda: unsynced(station) == 0)
 
 
-def test_what_another_process_appends_for_this_one_is_synced_too(
-    station: hg.Station, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def woken_by_handing_in(station: hg.Station, answers: list[int], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a sleeping syncer is woken by a message that another process appends, asked as often as it takes."""
     station.publish(CHANNEL, 0)
-    log = partition(station)
+    log, left, woken = partition(station), iter(answers), threading.Event()
     eventually(lambda: syncer(station).asleep)
 
     class Tray:
         def hand_in(self, *_: Any) -> int:
-            return 0
+            return next(left)
 
-    monkeypatch.setattr(log, "_tray", Tray())
+        wait = hand_in
+
+    def served(*_: Any) -> None:
+        raise Served
+
     log._hands_in = True
-    woken = threading.Event()
-    monkeypatch.setattr(syncer(station), "wake", woken.set)
-    with log.mutex:
-        assert log._hand_in(b"{}", 1) == 0
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "_tray", Tray())
+        patched.setattr(AppendLock, "acquire", served)
+        patched.setattr(syncer(station), "wake", woken.set)
+        with log.mutex:
+            assert log._hand_in(b"{}", 1) == answers[-1]
     log._hands_in, log._owed = False, 0
-    assert woken.is_set()
+    return woken.is_set()
+
+
+@pytest.mark.parametrize("answers", [[0], [-1, 1]], ids=["at once", "when it is rung for"])
+def test_what_another_process_appends_for_this_one_is_synced_too(
+    station: hg.Station, answers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert woken_by_handing_in(station, answers, monkeypatch)
 
 
 def test_nobody_sleeps_while_a_lock_is_kept_for_the_next_append(station: hg.Station) -> None:
@@ -136,32 +147,3 @@ def test_closing_while_it_falls_asleep_ends_it() -> None:
     hung = closer.is_alive()
     found.wake()  # else it would stay
     assert not hung
-
-
-def test_what_another_process_appends_only_when_it_is_rung_for_is_synced_too(
-    station: hg.Station, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    station.publish(CHANNEL, 0)
-    log = partition(station)
-    eventually(lambda: syncer(station).asleep)
-
-    class Tray:
-        def hand_in(self, *_: Any) -> int:
-            return -1
-
-        def wait(self, *_: Any) -> int:
-            return 1
-
-    def served(*_: Any) -> None:
-        raise Served
-
-    monkeypatch.setattr(log, "_tray", Tray())
-    monkeypatch.setattr(AppendLock, "acquire", served)
-    log._hands_in = True
-    woken = threading.Event()
-    monkeypatch.setattr(syncer(station), "wake", woken.set)
-    with log.mutex:
-        assert log._hand_in(b"{}", 1) == 1
-    monkeypatch.undo()
-    log._hands_in, log._owed = False, 0
-    assert woken.is_set()

@@ -184,8 +184,7 @@ class HeldLog:
             raise Evicted(str(self._directory))
         orphaned = self._lock.acquire(self._busy_timeout_s, wish)
         try:
-            if self._syncer is not None and self._syncer.asleep:
-                self._syncer.wake()
+            self._wake_syncer()
             if (
                 self._words[SEQUENCE] == self._seen
                 and not (orphaned or self._fence_due)
@@ -204,6 +203,11 @@ class HeldLog:
             if isinstance(error, OSError):
                 raise explain(error, f"cannot append to {self._directory}") from error
             raise
+
+    def _wake_syncer(self) -> None:
+        """Something is about to be written, or was: it is to be synced later."""
+        if self._syncer is not None and self._syncer.asleep:
+            self._syncer.wake()
 
     def _leave(self, *, often: bool) -> None:
         """Say everything in the head; free the lock unless it may be kept, which is of use if it is needed often."""

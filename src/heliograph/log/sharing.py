@@ -77,8 +77,7 @@ class SharingLog(RoomyLog):
         """The lock's holder has appended a message of this process, which sees to it that it is synced."""
         self._hands_in = True
         self._owed = offset + 1
-        if self._syncer is not None and self._syncer.asleep:
-            self._syncer.wake()
+        self._wake_syncer()
 
     def _is_served(self) -> bool:
         """Whether the lock's holder takes what this process hands in. If not, this one may hold the lock by now."""
