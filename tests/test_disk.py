@@ -139,3 +139,30 @@ def test_a_boot_has_an_id_and_a_machine_a_name() -> None:
     assert len(disks.boot_id()) == 16
     assert disks.boot_id() == disks.boot_id()
     assert disks.machine_id() == disks.machine_id()
+
+
+@pytest.mark.parametrize("way", ["statx", "a look at /proc", "fstat"])
+def test_a_file_that_lost_its_name_is_told_in_whichever_way_the_system_has(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way != "statx":
+        monkeypatch.setattr(disks, "_statx", lambda: None)
+    if way == "fstat":
+        monkeypatch.setattr(os, "readlink", lambda _: os.stat("/nowhere"))
+    disk, path = Disk(), tmp_path / "file"
+    fd = disk.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        assert disk.linked(fd)
+        path.rename(tmp_path / "elsewhere")
+        assert disk.linked(fd)
+        (tmp_path / "elsewhere").unlink()
+        assert not disk.linked(fd)
+    finally:
+        disk.close(fd)
+
+
+def test_asking_for_names_of_what_is_no_file_any_more_is_an_error(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    os.close(fd)
+    with pytest.raises(OSError, match="descriptor"):
+        Disk().linked(fd)
