@@ -96,7 +96,7 @@ def warm_up(directory: Path) -> None:
     print("touching the free memory … ", end="", file=sys.stderr, flush=True)
     started = perf_counter()
     size = touch_memory(directory / "touched")
-    done = f"{size >> 20:,} MB, {perf_counter() - started:.0f} s" if size else "done before"
+    done = f"{size >> 20:,} MB, {perf_counter() - started:.0f} s" if size else "nothing to do"
     print(done, file=sys.stderr)
 
 
