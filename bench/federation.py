@@ -86,11 +86,15 @@ def relay(path: Path, number: int, messages: int) -> float:
 
 
 def arrived(station: hg.Station, messages: int) -> float:
-    """When so many messages were there."""
+    """When so many messages were durable there.
+
+    The engine is asked, in 2 µs: to describe a channel is to look at its files, and that, hundreds of times a second,
+    took a twelfth of a machine of two cores from those that are measured.
+    """
     until = time.perf_counter() + 300
     while time.perf_counter() < until:
         try:
-            if station.channel(CHANNEL).next >= messages:
+            if station.engine.limit(CHANNEL, synced=True).next >= messages:
                 return time.perf_counter()
         except hg.NotFound:
             pass

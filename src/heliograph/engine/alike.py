@@ -20,6 +20,8 @@ from heliograph.engine.likeness import Bytes, Kind, Mask, Numbers, Place, Said
 
 TOGETHER_MIN: Final = 64
 """So many lines at least are checked together: for fewer the calls cost more than they spare."""
+APART_MIN: Final = 256
+"""So many that follow each other are a table of their own; fewer are put together with others of their length."""
 LENGTH_MAX: Final = 4096
 """Where lines are longer, what is spared does not count."""
 _SCRATCH_BYTES: Final = 1 << 20
@@ -64,13 +66,28 @@ class Cut:
         return self._bytes[start : start + self.lengths[number]].tobytes()
 
     def tables(self) -> Iterator[tuple[Numbers, Bytes]]:
-        """Many lines of one length that follow each other, by number and one in each row. Nothing is copied."""
+        """Many lines of one length, by number and one in each row. Where many follow each other nothing is copied."""
         borders = (self.lengths[1:] != self.lengths[:-1]).nonzero()[0] + 1
         every = np.arange(len(self.lengths))
-        for at, end in pairwise([0, *borders.tolist(), len(self.lengths)]):
+        few: Mask = np.ones(len(every), np.bool_)
+        for at, end in pairwise([0, *borders.tolist(), len(every)]):
             first, length = int(self.starts[at]), int(self.lengths[at])
-            if end - at >= TOGETHER_MIN and length <= LENGTH_MAX:
+            if end - at >= APART_MIN and length <= LENGTH_MAX:
+                few[at:end] = False
                 yield every[at:end], self._bytes[first : first + (end - at) * length].reshape(-1, length)
+        yield from self._gathered(few.nonzero()[0])
+
+    def _gathered(self, numbers: Numbers) -> Iterator[tuple[Numbers, Bytes]]:
+        """The same of lines that are mixed with others of other lengths."""
+        lengths = self.lengths[numbers]
+        numbers = numbers[np.argsort(lengths, kind="stable")]
+        at = 0
+        for length, count in enumerate(np.bincount(lengths[lengths <= LENGTH_MAX]).tolist()):
+            if count >= TOGETHER_MIN:
+                found = numbers[at : at + count]
+                windows: Bytes = np.ndarray((len(self._bytes) - length + 1, length), np.uint8, self._bytes, 0, (1, 1))
+                yield found, windows[self.starts[found]]
+            at += count
 
 
 def even(data: bytes) -> bool:

@@ -33,6 +33,7 @@ Place = tuple[str, int]
 _QUOTE, _BACKSLASH = b'"\\'
 _SEAL: Final = len(b',"crc":"9a1c03f7"}\n')
 _SUM: Final = slice(-len(b'9a1c03f7"}\n'), -len(b'"}\n'))
+_AS_ONE: Final = 32
 _value = google_crc32c.value
 
 _TOKEN: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|(-?[0-9][0-9.eE+-]*)|([{}\[\],])')
@@ -110,7 +111,7 @@ class Kind(NamedTuple):
 
     def said(self, table: Bytes) -> Said | None:
         """What lines say if all are messages of a kind, with the right checksums; else None."""
-        least, most = np.minimum.reduce(table), np.maximum.reduce(table)
+        least, most = _over_all(np.minimum, table), _over_all(np.maximum, table)
         if _any((least < self.low) | (most > self.high)):
             return None
         doubtful = (self.text & (least <= _BACKSLASH) & ((most >= _BACKSLASH) | (least <= _QUOTE))).nonzero()[0]
@@ -197,6 +198,16 @@ def _values(line: bytes) -> list[tuple[bytes | None, int, bytes]] | None:
         else:
             values.append((name if len(within) == 1 else None, found.start(), found[0]))
     return values
+
+
+def _over_all(least_or_most: np.ufunc, table: Bytes) -> Bytes:
+    """The least or the most of each column: some rows as one first, for to begin a row takes longer than to go on."""
+    count, length = table.shape
+    some = count // _AS_ONE
+    if not some or not table.flags.c_contiguous:
+        return least_or_most.reduce(table)  # type: ignore[no-any-return]
+    folded = least_or_most.reduce(table[: some * _AS_ONE].reshape(some, -1)).reshape(_AS_ONE, length)
+    return least_or_most.reduce(np.concatenate([folded, table[some * _AS_ONE :]]))  # type: ignore[no-any-return]
 
 
 def _any(mask: Mask) -> bool:
