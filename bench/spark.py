@@ -37,9 +37,9 @@ def run(bench: Bench) -> list[Row]:
         return [
             *reading(bench, spark, path, count),
             *streaming(bench, spark, path, count),
-            *writing(bench, spark, path),
             *spark_scale.workers(bench, path / "data", count, ENVELOPE),
             *spark_scale.line(bench, spark, path / "data", ENVELOPE),
+            *writing(bench, spark, path),
             *spark_latency.run(bench, spark, path),
         ]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.engine import alike, foreign
+from heliograph.engine import alike, foreign, likeness
 from heliograph.engine.foreign import Batch
 from tests.arrivals import HOST2, identity, line, lines, sealed
 
@@ -24,12 +24,15 @@ DATA = [
 TYPICAL = line(FIRST, extra=b',"partitionkey":"cpu","correlationid":"7-b","n":10', data=DATA[0])
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few lines are checked together, too."""
+@pytest.fixture(autouse=True, params=["apart", "gathered"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few lines are checked together, too: where they stand, or put together with others of their length."""
     with monkeypatch.context() as patched:
         patched.setattr(foreign, "TOGETHER_BYTES_MIN", 1)
         patched.setattr(alike, "TOGETHER_MIN", 3)
+        if request.param == "apart":
+            patched.setattr(alike, "APART_MIN", 3)
+            patched.setattr(likeness, "_AS_ONE", 2)
         alike._kinds.clear()
         yield
 
@@ -121,6 +124,9 @@ def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.Monkey
     found = look(batch)
     assert found is not None
     assert len(found.rest) < 60
+    more = look([line(seq, data=b'{"value":%d}' % (seq % 1000)) for seq in range(10_000, 20_000)])
+    assert more is not None
+    assert not more.rest  # ten of each thousand are short: too few where they stand, enough in all
     floats = [line(seq, data=b'{"value":%.*g}' % (3 + seq * 7 % 11, seq / 7)) for seq in range(5_000)]
     assert foreign.piece_of(floats).cut is None  # of lines of which each has its own length nothing is tried
 
