@@ -32,7 +32,7 @@ def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         patched.setattr(alike, "TOGETHER_MIN", 3)
         if request.param == "apart":
             patched.setattr(alike, "APART_MIN", 3)
-            patched.setattr(likeness, "_AS_ONE", 2)
+            patched.setattr(likeness, "_AS_ONE", 4)
         alike._kinds.clear()
         yield
 
@@ -85,13 +85,23 @@ def test_what_is_checked_together_comes_to_the_same_as_each_looked_at(batch: lis
 BYTES = b'"\\}{[],:. /0159Zagnuz~\x00\x1f\x7f\x80\xc3\xff'
 
 
+def with_byte(typical: bytes, at: int, byte: int) -> bytes:
+    return sealed(typical[:at] + bytes([byte]) + typical[at + 1 : -18])
+
+
+def another(typical: bytes, at: int) -> bytes:
+    """A message that has another byte at that place, if there may be one: so lines differ there already."""
+    others = (with_byte(typical, at, byte) for byte in b"27bc")
+    return next((one for one in others if foreign.why_not("alerts", one, BYTES_MAX) is None), typical)
+
+
 def altered(typical: bytes, places: range) -> int:
     """How many of the lines are taken in which a byte is another; those that are messages, and no others."""
-    others = [typical, *lines(FIRST, FIRST + 4), *[typical] * 4]
     taken = 0
     for at in places:
+        others = [*lines(FIRST, FIRST + 4), typical, another(typical, at), *[typical] * 3]
         for byte in BYTES:
-            batch = [*others, sealed(typical[:at] + bytes([byte]) + typical[at + 1 : -18])]
+            batch = [*others, with_byte(typical, at, byte)]
             found = together(batch)
             assert (found is None) == (foreign.why_not("alerts", batch[-1], BYTES_MAX) is not None), (at, bytes([byte]))
             if found is not None:
