@@ -467,6 +467,17 @@ def test_a_failure_is_told_in_a_line_and_in_the_status(data: Path, in_spark: Any
     assert (found.state, "which is not JSON" in found.error) == ("failed", True)
 
 
+@pytest.mark.parametrize("trigger", ["batch", "available-now"])
+def test_a_function_that_forgot_its_return_is_told_so(data: Path, in_spark: Any, trigger: str) -> None:
+    @pipeline("forgetful", inputs={"orders": Input("orders")}, output=Output("channel", "x"), trigger=trigger)
+    def forgetful(orders: Any) -> Any:
+        """Looks for large orders."""
+        orders.where("offset > 50").select("data")
+
+    with pytest.raises(ConfigError, match="pipeline 'forgetful' returns no table 'forgetful': is a return missing"):
+        run(forgetful, {}, data)
+
+
 def test_a_table_that_fails_when_its_rows_are_taken_is_no_success(data: Path, in_spark: Any) -> None:
     @pipeline("broken", inputs={"orders": Input("orders", {"startingOffsets": "50"})})
     def broken(orders: Any) -> Any:

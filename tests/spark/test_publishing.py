@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +20,16 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType, Varian
 
 import heliograph as hg
 from heliograph.admin.verify import verify
-from heliograph.errors import ConfigError, Damaged, InvalidMessage, InvalidName, MessageTooLarge, OutOfSequence
+from heliograph.config import Messages
+from heliograph.errors import (
+    ConfigError,
+    Damaged,
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    NotFound,
+    OutOfSequence,
+)
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.log.packed import Packed
@@ -28,7 +38,7 @@ from heliograph.spark import checking
 from heliograph.spark.bodies import check_columns
 from heliograph.spark.options import write_options
 from heliograph.spark.sink import BatchWriter, Staged, StreamWriter
-from heliograph.spark.staging import Stage
+from heliograph.spark.staging import Settings, Stage
 from heliograph.staging import appending, publishing
 from heliograph.staging.files import PRODUCER_BYTES_MAX, Section
 from heliograph.staging.publishing import drop_batch, publish_batch, tidy
@@ -36,6 +46,7 @@ from heliograph.station.producer import Producer
 from tests.spark.reading_back import ddl
 
 QUERY = "6f1e"
+SETTINGS = Settings(messages=Messages(max_bytes=10_000_000))
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def root(tmp_path: Path) -> Path:
 def stage(root: Path, batch: str, rows: dict[str, list[Any]], name: str = "0-0", **options: Any) -> list[Section]:
     options.setdefault("channel", "out")
     said = write_options({"path": str(root), **options})
-    return Stage(said, QUERY, batch, name, 10_000_000).write(iter([pa.RecordBatch.from_pydict(rows)]))
+    return Stage(said, QUERY, batch, name, SETTINGS).write(iter([pa.RecordBatch.from_pydict(rows)]))
 
 
 def numbers(root: Path, channel: str = "out") -> list[int]:
@@ -293,7 +304,30 @@ def test_a_row_that_goes_nowhere_is_refused(root: Path) -> None:
     rows: dict[str, list[Any]] = {"data": ["1", "2"], "channel": ["out", None]}
     said = write_options({"path": str(root)})
     with pytest.raises(InvalidName, match="column 'channel' is null in a row"):
-        Stage(said, QUERY, "0", "0-0", 10_000_000).write(iter([pa.RecordBatch.from_pydict(rows)]))
+        Stage(said, QUERY, "0", "0-0", SETTINGS).write(iter([pa.RecordBatch.from_pydict(rows)]))
+    assert staged(root) == []
+
+
+def test_keys_have_their_partitions_in_a_channel_that_is_yet_to_be_made(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_STORAGE_PARTITIONS", "4")
+    writer = BatchWriter(
+        write_options({"path": str(root), "channel": "new"}), ddl("data STRING, key STRING"), overwrite=False
+    )
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(texts(*range(40)))]))])
+    with hg.open(root, read_only=True) as station:
+        found = {message.key: message.partition for message in station.read("new")}
+    assert found == {f"k{number}": crc32(f"k{number}".encode()) % 4 for number in range(40)}
+
+
+def test_a_channel_that_is_not_made_is_told_in_the_task(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_STORAGE_AUTO_CREATE", "false")
+    writer = BatchWriter(
+        write_options({"path": str(root), "channel": "new"}), ddl("data STRING, key STRING"), overwrite=False
+    )
+    with pytest.raises(NotFound, match="there is no channel 'new'"):
+        writer.write(iter([pa.RecordBatch.from_pydict(texts(1))]))
     assert staged(root) == []
 
 
@@ -318,7 +352,7 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         raise ValueError("broken row")
 
     with pytest.raises(ValueError, match="broken row"):
-        Stage(write_options({"path": str(root), "channel": "out"}), QUERY, "0", "0-0", 10_000).write(rows())
+        Stage(write_options({"path": str(root), "channel": "out"}), QUERY, "0", "0-0", SETTINGS).write(rows())
     assert staged(root) == []
 
 
@@ -343,6 +377,7 @@ def test_rows_that_fail_in_the_middle_of_a_task_leave_no_file(root: Path) -> Non
         ({"data": ["1"], "id": ["has space"]}, InvalidMessage, "'has space' is no id.* without quotes and spaces"),
         ({"data": ["1"], "channel": ["../etc"]}, InvalidName, "is not a channel name"),
         ({"data": ["1"], "channel": ["out.dead-letter"]}, InvalidName, "is reserved"),
+        ({"data": ["1"], "channel": ["_reply.x"]}, InvalidName, "is reserved"),
         ({"data": ["1"], "headers": [[("type", "x")]]}, InvalidMessage, "header name 'type'"),
         ({"data": ["1"], "time": [datetime(1960, 1, 1, tzinfo=UTC)]}, InvalidMessage, "outside of the years"),
         ({"data": ['"' + "y" * 10_000_000 + '"']}, MessageTooLarge, "messages.max_bytes allows"),
@@ -448,10 +483,14 @@ def test_how_a_message_begins_counts_for_its_size(root: Path) -> None:
     said = write_options({"path": str(root), "channel": "out", "service": "s" * 250})
     rows = pa.RecordBatch.from_pydict({"data": ["1"] * 700})
     limit = 250 + TAIL_BYTES_MAX + PRODUCER_BYTES_MAX
+
+    def limited(size: int) -> Settings:
+        return Settings(messages=Messages(max_bytes=size))
+
     with pytest.raises(MessageTooLarge, match=r"a row for 'out' makes a message of about 4[0-9][0-9] bytes"):
-        Stage(said, QUERY, "0", "0-0", limit).write(iter([rows]))
+        Stage(said, QUERY, "0", "0-0", limited(limit)).write(iter([rows]))
     assert staged(root) == []
-    assert Stage(said, QUERY, "0", "0-0", limit + 200).write(iter([rows]))
+    assert Stage(said, QUERY, "0", "0-0", limited(limit + 200)).write(iter([rows]))
 
 
 def test_many_small_rows_are_not_laid_aside_all_at_once(root: Path) -> None:

@@ -174,6 +174,14 @@ def test_headers_as_json_are_of_the_kind_that_they_are() -> None:
     assert batch["headers_json"].to_pylist() == [f"{{{said.decode()}}}", None]
 
 
+def test_every_attribute_of_a_line_can_be_asked_for_by_its_name() -> None:
+    text = line(HEAD + b',"data":1') + line(HEAD + b',"region":"north","data":1')  # cut, and decoded by itself
+    for at, one in enumerate(text.splitlines()):
+        for name, value in json.loads(one).items():
+            if name not in {"time", "data"}:
+                assert to_batch(Piece(0, text), PLACE, wanted(f"{name} STRING"))[0].to_pylist()[at][name] == value
+
+
 def test_attributes_behind_the_data_are_found_by_name() -> None:
     """Another writer's order: what is asked for decides nothing about what is found."""
     text = line(HEAD + b',"data":{"a":1},"subject":"late","region":"north","partitionkey":"k"') + line(

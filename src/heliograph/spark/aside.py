@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from heliograph import config as configs
 from heliograph.errors import Busy, InvalidName, Unreachable
 from heliograph.limits import SPARK_HUB_S
 from heliograph.names import DEAD_LETTER
@@ -21,7 +20,7 @@ from heliograph.spark.directory import Directory
 from heliograph.spark.memory import keep_freed_memory
 from heliograph.spark.options import WriteOptions
 from heliograph.spark.remote import Remote
-from heliograph.spark.staging import Stage, by_channel, portions
+from heliograph.spark.staging import Settings, Stage, by_channel, portions
 from heliograph.staging.publishing import drop_batch, publish_batch, tidy
 from heliograph.staging.queries import ALONE
 
@@ -63,17 +62,17 @@ class InDirectory:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._path = options.path
-        self._max_bytes = 0
+        self._settings = Settings()
 
     def prepare(self) -> None:
-        """Whether there is such a directory, and how large a message may be."""
+        """Whether there is such a directory, and what its settings say."""
         Directory(self._path).close()
-        self._max_bytes = configs.load(None, data_dir=self._path).messages.max_bytes
+        self._settings = Settings.load(self._path)
 
     def lay(self, query: str | None, batch: str, task: str, rows: Iterator[pa.RecordBatch]) -> list[Any]:
         """Write a file."""
         keep_freed_memory()
-        return Stage(self._options, query or ALONE, batch, task, self._max_bytes).write(rows)
+        return Stage(self._options, query or ALONE, batch, task, self._settings).write(rows)
 
     def publish(self, query: str | None, batch: str, laid: list[Any]) -> int | None:
         """Write a record, and append what it names."""

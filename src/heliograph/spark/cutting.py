@@ -30,6 +30,7 @@ _SPACE: Final = 32
 _QUOTE: Final = 34
 _BACKSLASH: Final = 92
 BEGIN: Final = b'{"specversion":"1.0","id":"'
+_VERSION_AT: Final = len('{"specversion":"')
 _FIXED: Final = tuple((name, b'","%b":"' % name.encode()) for name in ("source", "type", "time", "channel"))
 _OPTIONAL: Final = tuple(
     (name, b'","%b":"' % name.encode())
@@ -42,8 +43,8 @@ _ORIGINSEQ: Final = b'","originseq":"'
 _ORIGIN: Final = b',"origin":"'
 _TAIL: Final = tuple((name, b',"%b":"' % name.encode()) for name in ("batch", "atomic", "producerseq", "producer"))
 TIME_CHARS: Final = len("2026-11-15T20:30:01.123456Z")
-HEAD: Final = frozenset({"id", *(name for name, _ in _FIXED), *(name for name, _ in _OPTIONAL)})
-BEHIND: Final = frozenset({"data", "atomic", "batch", "origin", "originseq"})
+HEAD: Final = frozenset({"specversion", "id", *(name for name, _ in _FIXED), *(name for name, _ in _OPTIONAL)})
+BEHIND: Final = frozenset({"data", "atomic", "batch", "origin", "originseq", "crc"})
 """Attributes for which the end of a line must be looked at."""
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -128,6 +129,7 @@ class _Cutter:
         fits = self._are(starts, BEGIN)
         quotes, turn = self._quotes, opening + 7  # the quote behind the id
         close = quotes[turn]
+        self._spans["specversion"] = Span(starts + _VERSION_AT, starts + _VERSION_AT + len("1.0"))
         self._spans["id"] = Span(starts + len(BEGIN), close)
         for name, literal in _FIXED:
             fits &= self._are(close, literal)
@@ -164,6 +166,7 @@ class _Cutter:
         fits &= self._are(between, _ORIGINSEQ)
         limit = before - len(_ORIGIN) + 1
         fits &= self._are(limit, _ORIGIN)
+        self._spans["crc"] = Span(ends - _CRC_AT + len(_CRC), ends - len('"}'))
         self._spans["originseq"] = Span(between + len(_ORIGINSEQ), ends - _CRC_AT)
         self._spans["origin"] = Span(before + 1, between)
         closing = closing - 12  # the quote before the comma, if what stands there ends with one

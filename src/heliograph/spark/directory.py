@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from heliograph.config import Config
+from heliograph.config import Config, Storage
 from heliograph.disk import SYSTEM_DISK, Disk
 from heliograph.engine.files import FilesEngine
 from heliograph.engine.port import Bounds
@@ -25,8 +25,9 @@ from heliograph.station.starts import moment_us
 class Directory:
     """The channels of one station: a Store. Close it, or use it as a context manager."""
 
-    def __init__(self, path: str, disk: Disk = SYSTEM_DISK) -> None:
-        self.engine = FilesEngine(Path(path), Config(), read_only=True, disk=disk)
+    def __init__(self, path: str, disk: Disk = SYSTEM_DISK, storage: Storage | None = None) -> None:
+        config = Config() if storage is None else Config(storage=storage)
+        self.engine = FilesEngine(Path(path), config, read_only=True, disk=disk)
         self.disk = self.engine.disk
         self.root = self.engine.root
 

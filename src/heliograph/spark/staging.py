@@ -9,19 +9,21 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heliograph import config as configs
+from heliograph.config import Messages, Storage
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE
 from heliograph.disk import SYSTEM_DISK, explaining
 from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.limits import SPARK_APPEND_BYTES
 from heliograph.log.beginnings import Run
 from heliograph.log.stamping import sums_of
-from heliograph.names import DEAD_LETTER, check_name, check_publishable
+from heliograph.names import DEAD_LETTER, check_name, check_ownable, check_publishable
 from heliograph.spark.bodies import Encoder, partitions_of
 from heliograph.spark.checking import content
 from heliograph.spark.directory import Directory
@@ -72,13 +74,26 @@ def _letters(rows: pa.Table, kind: str | None) -> bool:
     return {one or kind for one in kinds} == {DEAD_LETTER_TYPE}
 
 
+class Settings(NamedTuple):
+    """What of the station's configuration tasks need, which may run where it is not."""
+
+    storage: Storage = Storage()
+    messages: Messages = Messages()
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Those of a station's directory."""
+        config = configs.load(None, data_dir=path)
+        return cls(config.storage, config.messages)
+
+
 class Stage:
     """One try of one task."""
 
-    def __init__(self, options: WriteOptions, query: str, batch: str, name: str, max_bytes: int) -> None:
+    def __init__(self, options: WriteOptions, query: str, batch: str, name: str, settings: Settings) -> None:
         self._options = options
-        self._directory = Directory(options.path)
-        self._encoder = Encoder(self._directory.engine.name, options, max_bytes)
+        self._directory = Directory(options.path, storage=settings.storage)
+        self._encoder = Encoder(self._directory.engine.name, options, settings.messages.max_bytes)
         self._place = (self._directory.root, query, batch)
         self._folder = folder(*self._place)
         self._name = f"{name}-{os.urandom(4).hex()}{SUFFIX}"
@@ -122,10 +137,16 @@ class Stage:
     def _partitions(self, channel: str) -> int:
         if channel not in self._counts:
             file = self._directory.find(channel)
-            self._counts[channel] = (
-                self._directory.engine.config.storage.partitions if file is None else file.partitions
-            )
+            self._counts[channel] = self._new_partitions(channel) if file is None else file.partitions
         return self._counts[channel]
+
+    def _new_partitions(self, channel: str) -> int:
+        """How many a channel will have that is made when the batch is published; an error if it is not made."""
+        engine = self._directory.engine
+        if engine.makes(channel):
+            return engine.config.storage.partitions
+        check_ownable(channel)
+        return self._directory.channel(channel).partitions
 
     def _write_part(self, channel: str, partition: int, rows: pa.Table) -> None:
         bodies = self._encoder.bodies(channel, rows)

@@ -98,16 +98,16 @@ class _Publishing:
     """The way of the rows into the channel."""
 
     def __init__(self, run: Run, name: str, record: Record, rate: float | None) -> None:
-        from heliograph import config as configs
         from heliograph.spark.options import WriteOptions
         from heliograph.spark.replay.record import reached
+        from heliograph.spark.staging import Settings
 
         self._run = run
         self._name = name
         self._record = record
         self._rate = rate
         self._options = WriteOptions(str(run.path), record.said.into, None, "replay")
-        self._max_bytes = configs.load(None, data_dir=str(run.path)).messages.max_bytes
+        self._settings = Settings.load(str(run.path))
         self.reached = reached(run.path, name, record)
         self._begun = time.monotonic()
         self.now = 0
@@ -141,7 +141,7 @@ class _Publishing:
 
         who = query(self._name)
         try:
-            sections = Stage(self._options, who, str(batch), "0", self._max_bytes).write(iter([rows]))
+            sections = Stage(self._options, who, str(batch), "0", self._settings).write(iter([rows]))
         except InvalidMessage as error:  # of another writer, whom nobody stopped
             raise InvalidMessage(
                 f"batch {batch} of the replay holds a message that cannot be published: {error}. --where leaves "

@@ -230,7 +230,11 @@ def called(run: Run, options: Mapping[str, Any], *, streaming: bool) -> dict[str
     read = run.stream if streaming else run.read
     inputs = {name: read(table) for name, table in one.reads(options).items()}
     made = one.function(**inputs, **options)
-    return dict(made) if isinstance(made, Mapping) else {one.name: made}
+    tables = dict(made) if isinstance(made, Mapping) else {one.name: made}
+    for name, table in tables.items():
+        if table is None:
+            raise ConfigError(f"pipeline '{one.name}' returns no table '{name}': is a return missing?")
+    return tables
 
 
 def settled(output: Output, path: Path) -> Output:
