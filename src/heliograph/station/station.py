@@ -726,6 +726,7 @@ class Station:
             return forget_pattern(self.engine, channel, name)
         check_name(channel)
         if name not in self.engine.positions.names(channel):
+            self.engine.describe(channel)  # perhaps it is the channel that is not there
             raise NotFound(f"channel '{channel}' has no subscription '{name}'")
         lease = self.engine.subscription_lease(channel, name)
         try:
