@@ -600,6 +600,7 @@ class Station:
         """
         if options.get("batch"):
             raise ConfigError("reply answers requests one by one; leave out batch")
+        self.engine.check_writable()  # replies are published
         kind = AsyncReplier if is_async(handler) else Replier
         check_handler(handler)
         answering = kind(handler, self.answers)
