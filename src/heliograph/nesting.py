@@ -20,13 +20,13 @@ _BUT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _ROUNDS: Final = 8
 
 
-def refuse_too_deep(encoded: bytes) -> None:
-    """InvalidMessage if the JSON of a payload has too many levels."""
+def refuse_too_deep(encoded: bytes, *, around: int = 0) -> None:
+    """InvalidMessage if the JSON of a payload has too many levels, besides those ``around`` it."""
     brackets = _brackets(encoded)
     if not _may_be_deep(brackets):
         return
     levels = max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets))
-    if levels > PAYLOAD_DEPTH_MAX:
+    if levels > PAYLOAD_DEPTH_MAX + around:
         raise InvalidMessage(
             f"the payload is nested too deeply: {levels} levels, and not every reader could decode more than "
             f"{PAYLOAD_DEPTH_MAX}. Make it flatter, or publish its JSON as text or bytes"

@@ -130,3 +130,16 @@ def test_a_channel_without_dead_letters_is_no_error_but_an_unknown_one_is(helio:
     assert helio("dead", "list", "calm").exit_code == 0
     assert "replayed 0 dead letters" in helio("dead", "replay", "calm").stdout
     one_line_error(helio("dead", "list", "nothing"), 3)
+
+
+@pytest.mark.parametrize("reference", ["٣", "9" * 5000])
+def test_what_cannot_be_an_offset_is_not_taken_for_one(helio: Helio, station: hg.Station, reference: str) -> None:
+    station.publish("alerts", 1)
+    assert "there is no dead letter" in one_line_error(helio("dead", "show", reference), 3)
+    assert "there is no dead letter" in one_line_error(helio("dead", "show", reference, "--channel", "alerts"), 3)
+
+
+def test_a_channel_that_is_not_there_leaves_nothing_behind(helio: Helio, station: hg.Station) -> None:
+    for args in (["replay"], ["purge", "--yes"]):
+        assert "there is no channel 'nothing'" in one_line_error(helio("dead", *args, "nothing"), 3)
+    assert not (station.path / "dead").exists()

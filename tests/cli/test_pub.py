@@ -182,3 +182,14 @@ def test_ctrl_c_while_waiting_for_lines_keeps_what_was_published(data: Path, spa
 def test_dead_letters_cannot_be_published_by_hand(helio: Helio, data: Path) -> None:
     one_line_error(helio("pub", "alerts.dead-letter", "hello"), 2)
     assert not data.exists()
+
+
+def test_a_file_that_is_not_there_makes_no_station(helio: Helio, data: Path, tmp_path: Path) -> None:
+    assert "nofile" in one_line_error(helio("pub", "alerts", "--file", tmp_path / "nofile"), 3)
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 5000, "9" * 400 + ".5"])
+@pytest.mark.parametrize("option", ["--delay", "--ttl"])
+def test_a_duration_that_is_no_number_of_this_world_is_refused(helio: Helio, option: str, digits: str) -> None:
+    assert "not a duration" in one_line_error(helio("pub", "alerts", "hello", option, f"{digits}d"), 2)

@@ -112,3 +112,16 @@ def test_redact_tells_of_another_message_with_the_same_id(
 def test_redact_does_not_ask_when_told_so(helio: Helio, numbers: list[hg.Receipt]) -> None:
     assert json.loads(helio("redact", numbers[4].id, "--yes", "--json").stdout)["offset"] == 4
     one_line_error(helio("redact", numbers[4].id, "--yes"), 3)
+
+
+@pytest.mark.parametrize("start", ["9" * 5000, f"-{'9' * 5000}s", f"-{'9' * 400}d"])
+def test_a_start_of_very_many_digits_is_refused(helio: Helio, station: hg.Station, start: str) -> None:
+    station.publish("alerts", 1)
+    one_line_error(helio("read", "alerts", "--start", start), 2)
+
+
+def test_conditions_take_numbers_and_ages_of_any_length(helio: Helio, station: hg.Station) -> None:
+    station.publish("alerts", {"n": [1], "age": "-999999999999999d"})
+    nines = "9" * 5000
+    for condition in (f"data.n.0<{nines}", f"data.n.{nines}!=1", "data.age<2026-11-15T20:30:00Z", f"time>-{nines}s"):
+        assert len(lines(helio("read", "alerts", "--where", condition, "--json"))) == 1, condition

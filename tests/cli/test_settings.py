@@ -42,3 +42,12 @@ def test_describe_explains_settings(helio: Helio) -> None:
     assert (one["default"], one["env"]) == ("always", "HELIOGRAPH_STORAGE_DURABILITY")
     assert "storage.durability" in helio("config", "describe", "storage").stdout
     one_line_error(helio("config", "describe", "nonsense"), 3)
+
+
+def test_a_configuration_file_that_is_not_there_is_not_found(helio: Helio, tmp_path: Path) -> None:
+    for name in ("nofile", "nofile.yaml"):
+        assert name in one_line_error(helio("--config", tmp_path / name, "stats"), 3)
+    (tmp_path / "settings").write_text("storage: {}")
+    assert "ends neither" in one_line_error(helio("--config", tmp_path / "settings", "stats"), 2)
+    (tmp_path / "settings.yaml").write_bytes(b"name: \xff")
+    assert "cannot read" in one_line_error(helio("--config", tmp_path / "settings.yaml", "stats"), 2)

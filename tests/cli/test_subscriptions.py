@@ -57,3 +57,8 @@ def test_a_look_at_who_is_live_keeps_nobody_from_subscribing(lagging: hg.Station
     assert looking.try_shared()  # as `helio subscriptions list` does, for an instant
     threading.Timer(0.01, looking.release).start()
     lagging.subscribe("numbers", print, name="pager", paused=True).close()
+
+
+def test_forget_names_the_channel_that_is_not_there(helio: Helio, lagging: hg.Station) -> None:
+    assert "there is no channel 'nothing'" in one_line_error(helio("subscriptions", "forget", "nothing", "pager"), 3)
+    assert "has no subscription 'other'" in one_line_error(helio("subscriptions", "forget", "numbers", "other"), 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import heliograph as hg
-from tests.cli.harness import Helio, lines, one_line_error
+from tests.cli.harness import Helio, lines, one_line_error, wait_until
 
 
 @pytest.fixture
@@ -84,3 +84,31 @@ def test_export_through_a_link_replaces_what_it_leads_to(helio: Helio, numbers: 
         assert helio("export", "numbers", "--output", str(link)).exit_code == 0
         assert link.is_symlink()
         assert target.read_bytes().count(b"\n") == len(list(numbers.read("numbers")))
+
+
+def test_what_is_nested_too_deeply_to_be_published_is_not_imported(helio: Helio, numbers: hg.Station) -> None:
+    (line,) = helio("export", "numbers", "--start", 0, "--end", 1).stdout_bytes.splitlines()
+    deep = [line.replace(b'{"n":0}', b"[" * levels + b"]" * levels) for levels in (500, 501, 900)]
+    result = helio("import", "--channel", "copy", "--json", input=b"\n".join(deep))
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert report["imported"] == 1
+    assert [reject["line"] for reject in report["rejects"]] == [2, 3]
+    assert "nested too deeply: 501 levels" in report["rejects"][0]["reason"]
+
+
+def test_dead_letters_of_the_deepest_messages_are_imported(helio: Helio, station: hg.Station) -> None:
+    deep: object = []
+    for _ in range(499):
+        deep = [deep]
+    station.publish("deep", deep)
+
+    def handler(_: hg.Message) -> None:
+        raise hg.Reject("no")
+
+    with station.subscribe("deep", handler, name="pager", start="first"):
+        wait_until(lambda: [info.name for info in station.channels()] == ["deep", "deep.dead-letter"])
+        wait_until(lambda: len(list(station.read("deep.dead-letter"))) == 1)
+    letters = helio("export", "deep.dead-letter").stdout_bytes
+    assert letters.count(b"\n") == 1
+    assert json.loads(helio("import", "--json", input=letters).stdout)["channels"] == {"deep.dead-letter": 1}

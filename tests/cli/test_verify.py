@@ -47,3 +47,17 @@ def test_repair_sets_damage_aside_and_then_all_is_well(helio: Helio, station: hg
 
 def test_an_unknown_channel_is_not_found(helio: Helio, station: hg.Station) -> None:
     one_line_error(helio("verify", "nothing"), 3)
+
+
+def test_a_log_whose_files_are_all_gone_is_told_and_repaired(helio: Helio, station: hg.Station) -> None:
+    station.publish_many("numbers", range(100))
+    station.close()
+    log = station.path / "channels" / "numbers" / "0"
+    (log / "00000000000000000000.jsonl").unlink()
+    (log / "head").unlink()  # or not to be trusted, as after a restart of the machine
+    assert helio("stats").exit_code == 0
+    result = helio("verify")
+    assert result.exit_code == 1
+    assert "says the active segment is 0, which is not there" in result.stdout
+    assert helio("verify", "--repair").exit_code == 0
+    assert helio("verify").exit_code == 0

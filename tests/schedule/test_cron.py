@@ -136,3 +136,8 @@ def test_a_year_without_anybody_costs_no_year_of_steps(monkeypatch: pytest.Monke
     monkeypatch.setattr(crons, "_walk", counted)
     assert crons.firings("* * * * *", "UTC", "one", at(2025, 1, 1), at(2026, 1, 1)).due_us == [at(2026, 1, 1)]
     assert steps < 10
+
+
+def test_a_number_of_very_many_digits_is_refused() -> None:
+    with pytest.raises(hg.ConfigError, match="cron"):
+        crons.following(f"{'9' * 5000} * * * *", "UTC", 0)

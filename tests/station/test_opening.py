@@ -16,6 +16,7 @@ import pytest
 import heliograph as hg
 from heliograph import disk as disks
 from heliograph.station import Station
+from heliograph.station import station as stations
 from tests.proof.tools import checked_log, eventually, tree
 
 Opener = Callable[..., Station]
@@ -460,3 +461,29 @@ def test_a_directory_that_was_moved_away_is_not_begun_anew_in_its_old_place(tmp_
         station.publish("orders", 1)
     station.close()
     assert not (tmp_path / "data").exists()
+
+
+def test_a_subscription_that_begins_while_the_station_is_closed_ends_with_it(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = opened()
+    station.publish_many("alerts", range(1000))
+    got: list[int] = []
+    begun: list[hg.Subscription] = []
+
+    def handle(message: hg.Message) -> None:
+        got.append(message.offset)
+        time.sleep(0.01)
+
+    def closed_meanwhile(**options: Any) -> hg.Subscription:
+        begun.append(start_subscription(**options))
+        eventually(lambda: got)
+        station.close()
+        return begun[0]
+
+    start_subscription = stations.start_subscription
+    monkeypatch.setattr(stations, "start_subscription", closed_meanwhile)
+    with pytest.raises(hg.StationClosed):
+        station.subscribe("alerts", handle, start="first")
+    assert begun[0].closed
+    assert len(got) < 1000

@@ -441,3 +441,10 @@ def test_a_channel_that_another_process_deleted_does_not_keep_a_station_from_clo
     other.delete_channel("orders")
     station.sync()
     station.close()
+
+
+def test_who_cannot_publish_cannot_answer(opened: Opener) -> None:
+    with opened() as station:
+        station.publish("prices", 1)
+    with opened(read_only=True) as station, pytest.raises(hg.ReadOnly):
+        station.reply("prices", lambda request: request.data)

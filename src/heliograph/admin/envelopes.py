@@ -26,6 +26,7 @@ from heliograph.message import (
     time_us,
 )
 from heliograph.names import DEAD_LETTER, check_name
+from heliograph.nesting import SHALLOW_BYTES_MAX, refuse_too_deep
 
 ADDED_BY_LOGS: Final = frozenset(["batch", "origin", "originseq", "producer", "producerseq", "crc"])
 _TEXTS: Final = ("partitionkey", "correlationid", "traceparent", "subject")
@@ -33,6 +34,8 @@ _PLACED: Final = frozenset(
     ["specversion", "id", "source", "type", "time", "channel", "data", "data_base64", *_TEXTS, *ADDED_BY_LOGS]
 )
 _ID_BYTES_MAX: Final = 1024
+_AROUND_ORIGINAL: Final = 2
+"""Levels of a dead letter around its original's payload: its own data, and the original's envelope."""
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -88,8 +91,8 @@ def body_of(
         raise InvalidMessage(f"is CloudEvents {version}, not 1.0")
     if "data_base64" in fields and bytes(fields.get("data", b"null")) != b"null":
         raise InvalidMessage("has both data and data_base64")
-    if bytes_max is not None and "partitionkey" in fields:
-        key_attribute(_string(fields, "partitionkey"))
+    if bytes_max is not None:
+        _as_published(fields, channel)
     moment, time = _time(fields, now_us)
     parts = [b'{"specversion":"1.0"', *[_required(fields, name) for name in ("id", "source", "type")]]
     parts.append(b',"time":%b,"channel":%b' % (time, _encode(channel)))
@@ -102,6 +105,15 @@ def body_of(
     if bytes_max is not None and len(data) > bytes_max - TAIL_BYTES_MAX:
         raise InvalidMessage(f"has about {len(data) + TAIL_BYTES_MAX} bytes, messages.max_bytes is {bytes_max}")
     return Body(data, moment, _as_read(data, payloads))
+
+
+def _as_published(fields: Fields, channel: str) -> None:
+    """Refuse what publishing would refuse, too."""
+    if "partitionkey" in fields:
+        key_attribute(_string(fields, "partitionkey"))
+    for raw in fields.values():
+        if len(bytes(raw)) > SHALLOW_BYTES_MAX:
+            refuse_too_deep(bytes(raw), around=_AROUND_ORIGINAL if channel.endswith(DEAD_LETTER) else 0)
 
 
 def _required(fields: Fields, name: str) -> bytes:

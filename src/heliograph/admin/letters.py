@@ -148,7 +148,7 @@ def _whole(data: Mapping[str, Any], name: str) -> int:
 
 def each(station: Station, channel: str | None, where: Where | None) -> Iterator[tuple[DeadLetter, Message]]:
     """The letters of a channel (or of all) as of now, with the messages that they are."""
-    for name in _dead_channels(station, channel):
+    for name in dead_channels(station, channel):
         with contextlib.suppress(NotFound):  # deleted meanwhile
             for message in station.read(name):
                 letter = to_letter(message)
@@ -156,7 +156,8 @@ def each(station: Station, channel: str | None, where: Where | None) -> Iterator
                     yield letter, message
 
 
-def _dead_channels(station: Station, channel: str | None) -> list[str]:
+def dead_channels(station: Station, channel: str | None) -> list[str]:
+    """The channels of dead letters that there are: of one channel, which must be there, or of all."""
     names = station.engine.channel_names()
     if channel is None:
         return [name for name in names if name.endswith(DEAD_LETTER)]
@@ -176,7 +177,7 @@ def letters(station: Station, channel: str | None = None, where: Where | None = 
 
 def find(station: Station, reference: str | int, channel: str | None = None) -> DeadLetter:
     """A letter by its id, its original's id, or (with the channel) its offset among the dead letters."""
-    names = _dead_channels(station, channel)
+    names = dead_channels(station, channel)
     if isinstance(reference, int):
         if channel is None:
             raise ConfigError("an offset alone does not say which letter: name the channel, too")

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from heliograph.admin import Progress
-from heliograph.admin.letters import letters, original_channel
+from heliograph.admin.letters import dead_channels, letters, original_channel
 from heliograph.admin.where import Where
 from heliograph.disk import Disk
 from heliograph.errors import Busy
@@ -36,6 +36,7 @@ class PurgeReport(msgspec.Struct, kw_only=True):
 @contextlib.contextmanager
 def alone(station: Station, channel: str) -> Iterator[None]:
     """Two that remove letters of one channel at once would not see each other's journal."""
+    dead_channels(station, channel)  # a channel that is not there leaves no lock behind
     directory = station.path / "dead"
     if not directory.exists():
         directory.mkdir(exist_ok=True)

@@ -39,6 +39,8 @@ _FIELD: Final = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _CONDITION: Final = re.compile(rf"\s*({_FIELD})\s*(!=|>=|<=|==?|>|<|~)\s*(.*?)\s*", re.DOTALL)
 _HAS: Final = re.compile(rf"\s*has:({_FIELD})\s*")
 _AGE: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)", re.ASCII)
+_INT_DIGITS_MAX: Final = 400
+"""More are beyond the largest float, and int() takes no more than some thousands."""
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
@@ -138,7 +140,12 @@ def _walk(value: Any, path: tuple[str, ...]) -> Any:
     for step in path:
         if isinstance(value, Mapping):
             value = value.get(step, ABSENT)
-        elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
+        elif (
+            isinstance(value, (list, tuple))
+            and step.isdecimal()
+            and len(step) <= _INT_DIGITS_MAX
+            and int(step) < len(value)
+        ):
             value = value[int(step)]
         else:
             return ABSENT
@@ -234,14 +241,19 @@ def _compares(order: Callable[[Any, Any], bool], wanted: str) -> Test:
 def _number(text: str) -> int | float | None:
     if not _NUMBER.fullmatch(text):
         return None
-    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+    if text.lstrip("+-").isdecimal() and len(text) <= _INT_DIGITS_MAX:
+        return int(text)
+    return float(text)
 
 
 def _moment(text: str) -> datetime | None:
     """A time, or an age such as ``-5m``."""
     if _AGE.fullmatch(text):
-        ago = timedelta(seconds=units.parse_duration(text[1:], "s"))
-        return datetime.fromtimestamp(time.time(), UTC) - ago
+        try:
+            ago = timedelta(seconds=units.parse_duration(text[1:], "s"))
+            return datetime.fromtimestamp(time.time(), UTC) - ago
+        except (ValueError, OverflowError):
+            return datetime.min.replace(tzinfo=UTC)  # longer ago than there are times
     if len(text) < 10 or not text[:4].isdecimal():
         return None
     try:

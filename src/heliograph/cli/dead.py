@@ -138,11 +138,13 @@ helio dead show 17 --channel alerts                   # an offset
 def show(common: Common, reference: str, channel: str | None) -> None:
     """Show a dead letter: the error, its traceback, and the original message."""
     from heliograph.admin import dead as admin
+    from heliograph.station.starts import OFFSET_DIGITS_MAX, is_offset
 
-    if reference.isdecimal() and channel is None:
+    offset = int(reference) if is_offset(reference) and len(reference) <= OFFSET_DIGITS_MAX else None
+    if offset is not None and channel is None:
         raise click.UsageError(f"offset {reference} of which channel? add --channel CHANNEL")
     with common.open() as station:
-        letter = admin.find(station, int(reference) if reference.isdecimal() else reference, channel)
+        letter = admin.find(station, reference if offset is None else offset, channel)
     if common.json:
         output.document(plain(letter))
     else:

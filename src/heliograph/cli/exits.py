@@ -6,7 +6,7 @@ code  meaning
 0     done; also when ``sub``, ``read --follow``, ``stats --watch`` or ``top`` were ended by SIGTERM
 1     what was checked is bad (damage found, a message not found by ``get``), or the command failed
 2     used wrongly: an unknown option, an impossible name, a wrong setting
-3     no such station, channel, subscription, message or file
+3     no such station, channel, subscription, message or file (also of --config)
 4     busy: another process has it, or nobody replied in time; try again
 5     the storage refused: disk full, read-only, fenced, damaged
 6     not equal: after ``sync`` some messages are lacking all the same
@@ -57,4 +57,6 @@ def code_of(error: BaseException) -> int:
     >>> code_of(errors.SubscriptionBusy("worker-1 is live already")), code_of(errors.DiskFull("full"))
     (4, 5)
     """
+    if isinstance(error, errors.ConfigError) and isinstance(error.__cause__, FileNotFoundError):
+        return NOT_FOUND  # --config names a file that is not there: nothing in it is wrong
     return next((code for kind, code in _CODES if isinstance(error, kind)), BAD)

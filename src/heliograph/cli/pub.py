@@ -136,16 +136,16 @@ def pub(
         "type": type_name, "key": key, "headers": headers, "correlation_id": correlation_id, "delay": delay,
         "deliver_at": deliver_at, "ttl": ttl,
     }  # fmt: skip
+    bytes_max = common.config().messages.max_bytes
+    given = [message.encode("utf-8", "surrogateescape")] if message is not None else _read(files, bytes_max)
     client = hub_client(common)
     if client is not None:
         _no_delay(attributes)
     with client or common.open(create=True) as station, Stop() as stop:
-        bytes_max = common.config().messages.max_bytes
         if message is None and not files:
             common.note("reading messages, one per line; Ctrl-D ends") if sys.stdin.isatty() else None
             batches, single = _few(_lines(stop, bytes_max), count), False
         else:
-            given = [message.encode("utf-8", "surrogateescape")] if message is not None else _read(files, bytes_max)
             batches, single = _repeat(given, count or 1), len(given) * (count or 1) == 1
         publishing = _Publishing(common, station, channel, attributes, Reader(mode, common.warn))
         publishing.each = receipts or single

@@ -11,10 +11,11 @@ from heliograph.errors import ConfigError
 
 def read_file(path: Path) -> Mapping[str, Any]:
     """What a configuration file says, as nested mappings; an empty file says nothing."""
-    if path.suffix not in {".yaml", ".yml", ".toml"}:
-        raise ConfigError(f"{path} ends neither in .yaml, .yml nor .toml, so its format is unknown")
     try:
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
+        if path.suffix not in {".yaml", ".yml", ".toml"}:
+            raise ConfigError(f"{path} ends neither in .yaml, .yml nor .toml, so its format is unknown")
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration file {path}: {error}") from error
     try:

@@ -16,6 +16,8 @@ DURATIONS_MS: Mapping[str, int] = {
     "w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1,
 }  # fmt: skip
 
+_DIGITS_MAX = 30
+"""More are nobody's size or duration, and beyond what a float or int() takes."""
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 
 
@@ -42,7 +44,7 @@ def parse_duration(text: str, unit: str) -> int | float:
 def _parse(text: str, units: Mapping[str, int], bare: int, wanted: str) -> float:
     match = _QUANTITY.fullmatch(text.strip())
     folded = {name.lower(): size for name, size in units.items()} | {"": bare}
-    if match is None or match[2].lower() not in folded:
+    if match is None or match[2].lower() not in folded or len(match[1]) > _DIGITS_MAX:
         raise ValueError(f"not a {wanted}")
     # An int stays one, so that large sizes are exact.
     number = float(match[1]) if "." in match[1] else int(match[1])

@@ -81,8 +81,8 @@ class ReadOnlyLog:
             except ValueError:  # unmapped
                 raise Evicted(str(self.place.directory)) from None
         directory = self.place.directory
-        base = segments.bases(directory, self._disk)[-1]
-        state = (base, segments.stored_bytes(directory, base, self._disk))
+        base = max(segments.bases(directory, self._disk), default=None)  # None: somebody took them all away
+        state = (0, 0) if base is None else (base, segments.stored_bytes(directory, base, self._disk))
         if self._found is None or self._found[0] != state:
             report = recovery.recover(self.place, self._disk, None, self._clock.time_ns() // 1000, write=False)
             self._found = (state, report.fields)

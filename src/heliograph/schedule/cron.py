@@ -68,7 +68,7 @@ def _walk(cron: object, timezone: object, start_us: int, *, reverse: bool) -> It
     try:
         for moment in CronSim(str(cron), start, reverse=reverse):
             yield to_us(moment)
-    except CronSimError as error:
+    except (CronSimError, ValueError) as error:  # the latter: a number of more digits than int() takes
         raise ConfigError(
             f"cron {cron!r}: {str(error).lower()}; it has five fields (minute hour day month weekday), "
             "as in '*/5 * * * *'"

@@ -9,10 +9,12 @@ from typing import Final
 from heliograph.clock import Clock, to_us
 from heliograph.config import units
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import ConfigError, InvalidMessage
+from heliograph.errors import ConfigError
 from heliograph.message import parse_time
 
 Start = str | int | datetime
+OFFSET_DIGITS_MAX: Final = 20
+"""As many as the name of a segment has."""
 _AGO: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)", re.ASCII)
 
 
@@ -22,6 +24,8 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     if isinstance(start, bool):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
     if isinstance(start, int) or (isinstance(start, str) and is_offset(start)):
+        if isinstance(start, str) and len(start) > OFFSET_DIGITS_MAX:
+            raise ConfigError(f"{start[:10]}… has {len(start)} digits, an offset at most {OFFSET_DIGITS_MAX}")
         offset = int(start)
         if offset < 0:
             raise ConfigError(f"offset {offset} is negative; offsets begin at 0")
@@ -69,11 +73,11 @@ def moment_of(clock: Clock, start: Start) -> int:
         return to_us(start)
     if not isinstance(start, str):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
-    if _AGO.fullmatch(start):
-        return clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
     try:
+        if _AGO.fullmatch(start):
+            return clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
         return to_us(parse_time(start))
-    except InvalidMessage:
+    except ValueError:  # of which InvalidMessage is one
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}") from None
 
 

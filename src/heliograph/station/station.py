@@ -23,7 +23,7 @@ from heliograph.delivery.ports import OnGap, OverflowPolicy, PublishDeadLetter
 from heliograph.delivery.retry import check_retry
 from heliograph.disk import SYSTEM_DISK, Disk, anchored, explaining
 from heliograph.engine.files import FilesEngine
-from heliograph.errors import ConfigError, InvalidArgument, NotFound, SubscriptionBusy
+from heliograph.errors import ConfigError, InvalidArgument, NotFound, StationClosed, SubscriptionBusy
 from heliograph.filters import Choice, sieve_of
 from heliograph.keywords import quick_keywords
 from heliograph.log.channel import ChannelSettings
@@ -127,6 +127,7 @@ class Station:
         self._subscriptions: set[Subscription] = set()
         self._pulled: set[Queue] = set()
         self._queues_made: Queues | None = None
+        self._closing = False
         self._lock = threading.Lock()
         self.on_close: list[Callable[[], None]] = []
         """Called first when the station is closed: for what runs on top of it."""
@@ -417,8 +418,12 @@ class Station:
 
     def _keep(self, subscription: Subscription) -> Subscription:
         with self._lock:
-            if not subscription.closed:
+            late = self._closing
+            if not late and not subscription.closed:
                 self._subscriptions.add(subscription)
+        if late:  # closed while it began, and nobody else will stop it
+            subscription.close()
+            raise StationClosed("the station is closed")
         return subscription
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -600,6 +605,7 @@ class Station:
         """
         if options.get("batch"):
             raise ConfigError("reply answers requests one by one; leave out batch")
+        self.engine.check_writable()  # replies are published
         kind = AsyncReplier if is_async(handler) else Replier
         check_handler(handler)
         answering = kind(handler, self.answers)
@@ -726,6 +732,7 @@ class Station:
             return forget_pattern(self.engine, channel, name)
         check_name(channel)
         if name not in self.engine.positions.names(channel):
+            self.engine.describe(channel)  # perhaps it is the channel that is not there
             raise NotFound(f"channel '{channel}' has no subscription '{name}'")
         lease = self.engine.subscription_lease(channel, name)
         try:
@@ -786,6 +793,7 @@ class Station:
         while self.on_close:
             self.on_close.pop()()
         with self._lock:
+            self._closing = True
             live = list(self._subscriptions)
         for subscription in live:
             subscription.pause()  # all at once; each then has only its current message to finish
