@@ -173,20 +173,3 @@ def test_a_saved_position_is_never_ahead_of_what_is_synced(
             eventually(lambda: len(got) == 200)
         assert saves[-1][0] == 200
         assert all(offset <= synced for offset, synced in saves), saves
-
-
-def test_a_subscription_that_waits_for_a_later_offset_still_does_when_it_is_opened_again(
-    opened: Opener, root: Path
-) -> None:
-    with opened() as station:
-        fill(station, range(3))
-        station.subscribe(CHANNEL, lambda _: None, name="worker-1", start=5).close()
-    with opened() as station:
-        (info,) = station.subscriptions(CHANNEL)
-        assert (info.offset, info.lag) == (5, 0)
-        got: list[int] = []
-        station.subscribe(CHANNEL, lambda message: got.append(message.offset), name="worker-1")
-        fill(station, range(3, 8))
-        eventually(lambda: len(got) == 3)
-        assert got == [5, 6, 7]
-        assert not audited(root)

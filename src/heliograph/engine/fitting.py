@@ -24,9 +24,7 @@ def fit(log: seek.Log, channel: str, incarnation: str, position: Position, disk:
         target, why = limit.first, TRIMMED
         if compactstate.held_nothing(log.place.directory, position.offset, limit.first, disk):
             return target, None
-    elif (position.offset > limit.next and position.id) or not _recognised(
-        log, limit.first, incarnation, position, disk
-    ):
+    elif position.offset > limit.next or not _recognised(log, limit.first, incarnation, position, disk):
         since = seek.appended_since(log, position.time_us, disk)
         target, why = max(limit.first, min(position.offset, limit.next, since)), FOREIGN
     else:
@@ -39,8 +37,8 @@ def _recognised(log: seek.Log, first: int, incarnation: str, position: Position,
     """Whether the message before the position is still the one that was handled."""
     if position.offset <= first:
         return True
-    if not position.id:  # nothing was handled yet (it may wait for what is to come), or not a message
-        return position.incarnation == incarnation  # the channel's life must do
+    if not position.id:  # nothing was handled yet, or not a message: the channel's life must do
+        return position.incarnation == incarnation
     cursor = Cursor(log, position.offset - 1, disk, SharedBatches(), lambda: None)
     try:
         batch = cursor.pull()
