@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 import google_crc32c
 import msgspec
 
+from heliograph import limits
 from heliograph.clock import to_us
 from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.log.lines import intact
-from heliograph.message import time_us
+from heliograph.message import key_attribute, time_us
 from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
@@ -50,7 +51,7 @@ _origins: dict[str, str | None] = {}
 class Envelope(msgspec.Struct, gc=False):
     """What is looked at. Attributes that readers decode have to have their types; the payload is skipped."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
     source: str
     type: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -278,6 +279,7 @@ def _read_one(channel: str, line: bytes) -> Batch | None:
             line.decode()
         envelope = decode(line)
         made_us = time_us(envelope.time)
+        _check_keys(line, [envelope])
     except (*_UNREADABLE, InvalidMessage):
         return None
     if tail is None or envelope.channel != channel or line[-11:-3] != b"%08x" % _value(line[:-_CRC_BYTES]):
@@ -308,6 +310,7 @@ def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
         return None
     times = list(map(_time_of, envelopes))
     try:
+        _check_keys(data, envelopes)
         return Batch(data, len(lines), runs, time_us(min(times)), time_us(max(times)), envelopes)
     except InvalidMessage:
         return None
@@ -383,6 +386,7 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         line.decode()
         envelope = decode(line)
         time_us(envelope.time)
+        _check_keys(line, [envelope])
     except (*_UNREADABLE, InvalidMessage) as error:
         return f"it is no message: {error}"
     if envelope.channel != channel:
@@ -391,6 +395,14 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
     if tail is None or station_of(tail[1].decode()) is None:
         return "it does not end with the origin, sequence and checksum that a station gives it"
     return None
+
+
+def _check_keys(data: bytes, envelopes: Sequence[Envelope]) -> None:
+    """Refuse keys that are longer than anybody may publish."""
+    if len(data) > limits.KEY_BYTES_MAX:
+        for envelope in envelopes:
+            if envelope.partitionkey is not None:
+                key_attribute(envelope.partitionkey)
 
 
 def numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:

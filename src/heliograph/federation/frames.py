@@ -36,7 +36,8 @@ Frame: TypeAlias = tuple[bytes, Buffer]
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Partition: TypeAlias = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
+NAME_CHARS_MAX: Final = 255
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text: TypeAlias = Annotated[str, Meta(max_length=LINK_TEXT_CHARS_MAX)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=LINK_REASON_CHARS_MAX)]
 Patterns: TypeAlias = Annotated[list[Name], Meta(max_length=LINK_PATTERNS_MAX)]
