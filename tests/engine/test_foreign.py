@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Run
+from heliograph.engine.origins import station_of
 from tests.arrivals import HOST2, identity, line, lines, sealed
 
 BYTES_MAX = 10_000
@@ -41,7 +42,7 @@ def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -
             identity(one) for one in left
         ]
         assert [run.at for run in found.runs] == sorted({run.at for run in found.runs})
-        assert foreign.station_of(found.runs[0].origin)
+        assert station_of(found.runs[0].origin)
 
 
 def test_lines_that_are_messages_only_together_are_none() -> None:

@@ -23,10 +23,10 @@ import msgspec
 
 from heliograph import limits
 from heliograph.clock import to_us
-from heliograph.errors import InvalidMessage, InvalidName
+from heliograph.engine.origins import station_of
+from heliograph.errors import InvalidMessage
 from heliograph.log.lines import intact
 from heliograph.message import key_attribute, time_us
-from heliograph.names import check_name
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ _FEW: Final = 8  # where not more lines than this come together, each is asked w
 _LOW: Final = range(4)
 _DIGITS: Final = [b"".join([b"%d" % digit * 10**place for digit in range(10)]) * 10 ** (3 - place) for place in _LOW]
 """The last digits of 0 to 9,999; their last but one; and so on."""
-_INCARNATION: Final = re.compile(r"[0-9a-z]{1,32}")
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_origins: dict[str, str | None] = {}
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -165,27 +163,6 @@ def together() -> ModuleType | None:
     except ImportError:
         return None
     return alike
-
-
-def station_of(origin: str) -> str | None:
-    """The station of an origin; None if the text is no origin.
-
-    >>> station_of("sensors.host2.k3f9q2"), station_of("../../x.k3f9q2"), station_of("host2")
-    ('sensors.host2', None, None)
-    """
-    if origin in _origins:
-        return _origins[origin]
-    station, dot, incarnation = origin.rpartition(".")
-    found: str | None = None
-    if dot and _INCARNATION.fullmatch(incarnation):
-        try:
-            found = check_name(station, "station")
-        except InvalidName:
-            found = None
-    if len(_origins) > 10_000:  # whoever sends garbage must not fill the memory
-        _origins.clear()
-    _origins[origin] = found
-    return found
 
 
 def split(data: bytes) -> Piece:
