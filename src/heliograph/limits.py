@@ -26,6 +26,9 @@ HEADER_NAME_CHARS_MAX = 64
 KEY_BYTES_MAX = 64 * 1024
 """Longest partition key."""
 
+ID_CHARS_MAX = 1024
+"""Longest id of a message that another station may send: whoever imports has no longer ones, who publishes shorter."""
+
 PARTITIONS_MAX = 1024
 """Most partitions of one channel: each costs a directory, and whoever reads it some open files."""
 

@@ -151,6 +151,25 @@ def test_reading_a_range(hub: Hub) -> None:
         assert client.channels() == ["alerts"]
 
 
+@pytest.mark.parametrize("far", [10**20, "9" * 20, "0" * 5000 + "7", "9" * 5000])
+def test_an_offset_of_any_number_of_digits_is_one(hub: Hub, far: str | int) -> None:
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish("alerts", 1)
+        for one in (station, client):
+            assert list(one.read("alerts", start=far)) == []
+            assert [message.data for message in one.read("alerts", end=far)] == [1]
+            one.queue("alerts", type(one).__name__, start=far).close()
+
+
+@pytest.mark.parametrize("age", ["-" + "9" * 400 + "d", "-" + "9" * 5000 + "s", "-" + "9" * 400 + ".5s"])
+def test_an_age_that_is_no_number_any_more_is_no_start(hub: Hub, age: str) -> None:
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish("alerts", 1)
+        for one in (station, client):
+            with pytest.raises(hg.ConfigError):
+                list(one.read("alerts", start=age))
+
+
 def test_pages_are_bounded_however_much_there_is(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from heliograph.federation.questions import Questions
 

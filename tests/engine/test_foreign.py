@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Run
+from heliograph.engine.origins import station_of
 from tests.arrivals import HOST2, identity, line, lines, sealed
 
 BYTES_MAX = 10_000
@@ -41,7 +42,7 @@ def test_a_batch_is_read_if_and_only_if_each_line_could_be(batch: list[bytes]) -
             identity(one) for one in left
         ]
         assert [run.at for run in found.runs] == sorted({run.at for run in found.runs})
-        assert foreign.station_of(found.runs[0].origin)
+        assert station_of(found.runs[0].origin)
 
 
 def test_lines_that_are_messages_only_together_are_none() -> None:
@@ -54,6 +55,17 @@ def test_lines_that_are_messages_only_together_are_none() -> None:
     batch = [ended(env + b',"data":[{"a":1', 0), ended(b"]", 1), ended(ended(env, 2) + env, 2), *lines(3, 100)]
     assert foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX) is None
     assert [at for at, one in enumerate(batch) if foreign.why_not("alerts", one, BYTES_MAX)] == [0, 1, 2]
+
+
+def test_an_id_or_a_key_that_nobody_could_have_published_is_refused() -> None:
+    long_key = line(1, extra=b',"partitionkey":"%b"' % (b"k" * (64 << 10)))
+    long_id, no_id = (sealed(line(2).replace(b"host2.aaaaaa-0-2", odd)[:-18]) for odd in (b"i" * 1025, b""))
+    for odd, why in ((long_key, "key has 65538 bytes"), (long_id, "$.id"), (no_id, "$.id")):
+        assert why in str(foreign.why_not("alerts", odd, 1 << 20))
+        assert foreign.read("alerts", foreign.piece_of([odd]), 1 << 20) is None
+        batch, refused = foreign.read_all("alerts", [foreign.piece_of([*lines(3, 100), odd, line(0)])], 1 << 20)
+        assert batch is not None and batch.total == 98
+        assert [at for at, _ in refused] == [97]
 
 
 FIRSTS = st.integers(0, 2000) | st.sampled_from([9_990, 19_850, 99_999, 1_234_567, 10**9 - 150])

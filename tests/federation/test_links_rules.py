@@ -16,7 +16,9 @@ import picows
 import pytest
 
 import heliograph as hg
+from heliograph import message
 from heliograph.admin import dead
+from heliograph.admin.transfer import import_messages
 from heliograph.federation import frames, sockets
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.frames import Header
@@ -588,3 +590,37 @@ def test_replaying_such_a_letter_sends_the_original_line(net: Net) -> None:
     assert set(lines(net.path("hub"), "alerts")) == set(lines(net.path("host1"), "alerts")), "byte for byte"
     with hg.open(net.path("host1"), read_only=True) as host1:
         assert list(dead.letters(host1, "alerts")) == []
+
+
+def test_a_key_that_is_too_long_goes_to_the_senders_dead_letters_and_the_rest_goes_on(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1:
+        with monkeypatch.context() as older:
+            older.setattr(message, "KEY_BYTES_MAX", 1 << 20)  # a log may hold longer ones than are published today
+            for text in ("before", "long", "after"):
+                host1.publish("alerts", text, key="k" * (70_000 if text == "long" else 1))
+        with net.open("hub"):
+            wait_for(lambda: payloads(net.path("hub"), "alerts") == ["before", "after"])
+            (letter,) = wait_for(lambda: list(dead.letters(host1, "alerts")))
+            assert "key has 70002 bytes" in letter.error and letter.original["data"] == "long"
+            state = net.path("host1") / "links" / "hub" / "hub" / "alerts.json"
+            wait_for(lambda: msgspec.json.decode(state.read_bytes())["positions"] == {"0": 3})
+
+
+def test_ids_longer_than_a_frame_may_name_do_not_end_the_link(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": [">"], "subscribe": [">"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"], "subscribe": ["commands"]}])
+    event = b'{"specversion":"1.0","id":"%b","source":"x","type":"t","data":1}' % (b"i" * 300)
+    with net.open("host1") as host1, net.open("hub") as hub:
+        for station, channel in ((host1, "alerts"), (hub, "commands")):
+            assert import_messages(station, [event], channel=channel).imported == 1
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == payloads(net.path("host1"), "commands") == [1])
+    with net.open("host1") as host1, net.open("hub") as hub:  # now both have it, and say so
+        wait_for(lambda: up(host1, "hub"))
+        host1.publish("alerts", 2)
+        hub.publish("commands", 2)
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == payloads(net.path("host1"), "commands") == [1, 2])
+        assert host1.links()[0].reconnects == 0

@@ -93,6 +93,11 @@ def test_ends_travel() -> None:
         ends_from({OWN: {"zero": (1, "id")}})
 
 
+def test_ends_that_no_frame_may_name_are_left_out() -> None:
+    ends = {(OWN, 0): (41, "i" * 256), (OWN, 1): (3, ""), (OWN, 2): (7, "i" * 255)}
+    assert ends_from(fitting_ends(ends)) == {(OWN, 2): (7, "i" * 255)}
+
+
 SETS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 500), st.integers(1, 5)), max_size=60)
 
 
@@ -114,12 +119,13 @@ def test_a_set_that_does_not_fit_is_told_in_part_and_gaps_in_parts(
     assert again == whole
 
 
-def test_the_largest_sets_fit_a_header_together() -> None:
+@pytest.mark.parametrize("letter", ["i", "\x01", "\U0001f600"])
+def test_the_largest_sets_fit_a_header_together(letter: str) -> None:
     large = SeenSet()
     for origin in range(400):
         for interval in range(50):
             large.add("h" * 180 + f"{origin}.k3f9q2", 1023, 10**17 + interval * 10, 10**17 + interval * 10 + 1)
-    ends = {("h" * 190 + f"{n}", 1023): (10**18, "i" * 200) for n in range(5_000)}
+    ends = {("h" * 190 + f"{n}", 1023): (10**18, letter * 200) for n in range(5_000)}
     told = fitting(large)
     assert 0 < len(told) < large.count
     said = frames.Resume(stream=1, window=1, seen=told.to_json(), ends=fitting_ends(ends))

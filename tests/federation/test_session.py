@@ -119,6 +119,8 @@ WRONG: list[Any] = [
     frames.Park(stream=1, channel="alerts", reason=""),
     frames.Reply(call=1),
     frames.Call(call=2, name="publish"),
+    frames.Want(subscribe=[Wanted("commands.a", "tomorrow")]),
+    frames.Want(subscribe=[Wanted("commands.a", "")]),
 ]
 
 
@@ -170,6 +172,7 @@ def test_streams_are_checked_once_they_are_there() -> None:
         frames.Ack(stream=1, partition=0, next=11),
         frames.Ack(stream=1, partition=1, next=5),
         frames.Ack(stream=1, partition=0, next=10, refused=[(10, "x")]),
+        frames.Ack(stream=1, partition=0, next=10, refused=[(9, "x"), (9, "y")]),
         frames.Resume(stream=1, window=5),
         frames.Resume(stream=2, window=5),
     ],

@@ -18,7 +18,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin.sync import SyncReport, sync
-from heliograph.engine.foreign import station_of
+from heliograph.engine.origins import station_of
 from heliograph.federation import autosync
 from heliograph.federation.conversation import Conversation
 from heliograph.federation.desk import Desk

@@ -17,7 +17,7 @@ from heliograph.arguments import check_callable, check_whole
 from heliograph.errors import InvalidArgument, InvalidMessage, NotFound
 from heliograph.federation.asking import FIND, PAGE_BYTES, READ, WAIT_S, Find, Found, Lack, Page, Place, Read
 from heliograph.message import Gap, Message, PayloadDecoder, decode_line, decode_lines
-from heliograph.station.starts import ALLOWED
+from heliograph.station.starts import ALLOWED, OFFSET_MAX
 
 logger = logging.getLogger("heliograph.client")
 OnGap = Callable[[Gap], Any]
@@ -209,7 +209,9 @@ def said(start: Start) -> str | int:
     """A start as it is told to the hub."""
     if isinstance(start, bool) or not isinstance(start, str | int | datetime):
         raise InvalidArgument(f"{start!r} is not a start: {ALLOWED}")
-    return start.isoformat() if isinstance(start, datetime) else start
+    if isinstance(start, datetime):
+        return start.isoformat()
+    return min(start, OFFSET_MAX) if isinstance(start, int) else start
 
 
 def end_of(data: bytes, lines: int) -> int:

@@ -192,10 +192,10 @@ def _letter(
         details |= {"group": identity.subscription, "worker": worker}
     failed_at = from_us(now_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
     payload = {**details, **identity._asdict(), "channel": channel, "failed_at": failed_at}
-    return DeadLetter(identity, payload, key if _may_be_key(key) else None)
+    return DeadLetter(identity, payload, key if may_be_key(key) else None)
 
 
-def _may_be_key(key: str | None) -> bool:
+def may_be_key(key: str | None) -> bool:
     """Whether a letter can have the key of its original: a log may hold longer ones than are published today."""
     try:
         key_attribute(key or "")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from heliograph import limits
-from heliograph.engine.foreign import station_of
+from heliograph.engine.origins import station_of
 from heliograph.errors import Busy, HeliographError
 from heliograph.seen import Key, SeenSet
 

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 import google_crc32c
 import msgspec
 
+from heliograph import limits
 from heliograph.clock import to_us
-from heliograph.errors import InvalidMessage, InvalidName
+from heliograph.engine.origins import station_of
+from heliograph.errors import InvalidMessage
 from heliograph.log.lines import intact
-from heliograph.message import time_us
-from heliograph.names import check_name
+from heliograph.message import key_attribute, time_us
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
@@ -42,15 +43,13 @@ _FEW: Final = 8  # where not more lines than this come together, each is asked w
 _LOW: Final = range(4)
 _DIGITS: Final = [b"".join([b"%d" % digit * 10**place for digit in range(10)]) * 10 ** (3 - place) for place in _LOW]
 """The last digits of 0 to 9,999; their last but one; and so on."""
-_INCARNATION: Final = re.compile(r"[0-9a-z]{1,32}")
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_origins: dict[str, str | None] = {}
 
 
 class Envelope(msgspec.Struct, gc=False):
     """What is looked at. Attributes that readers decode have to have their types; the payload is skipped."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
     source: str
     type: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -166,27 +165,6 @@ def together() -> ModuleType | None:
     return alike
 
 
-def station_of(origin: str) -> str | None:
-    """The station of an origin; None if the text is no origin.
-
-    >>> station_of("sensors.host2.k3f9q2"), station_of("../../x.k3f9q2"), station_of("host2")
-    ('sensors.host2', None, None)
-    """
-    if origin in _origins:
-        return _origins[origin]
-    station, dot, incarnation = origin.rpartition(".")
-    found: str | None = None
-    if dot and _INCARNATION.fullmatch(incarnation):
-        try:
-            found = check_name(station, "station")
-        except InvalidName:
-            found = None
-    if len(_origins) > 10_000:  # whoever sends garbage must not fill the memory
-        _origins.clear()
-    _origins[origin] = found
-    return found
-
-
 def split(data: bytes) -> Piece:
     """Lines in one piece; the last may lack its newline.
 
@@ -278,6 +256,7 @@ def _read_one(channel: str, line: bytes) -> Batch | None:
             line.decode()
         envelope = decode(line)
         made_us = time_us(envelope.time)
+        _check_keys([line], [envelope])
     except (*_UNREADABLE, InvalidMessage):
         return None
     if tail is None or envelope.channel != channel or line[-11:-3] != b"%08x" % _value(line[:-_CRC_BYTES]):
@@ -308,6 +287,7 @@ def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
         return None
     times = list(map(_time_of, envelopes))
     try:
+        _check_keys(lines, envelopes)
         return Batch(data, len(lines), runs, time_us(min(times)), time_us(max(times)), envelopes)
     except InvalidMessage:
         return None
@@ -383,6 +363,7 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         line.decode()
         envelope = decode(line)
         time_us(envelope.time)
+        _check_keys([line], [envelope])
     except (*_UNREADABLE, InvalidMessage) as error:
         return f"it is no message: {error}"
     if envelope.channel != channel:
@@ -391,6 +372,14 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
     if tail is None or station_of(tail[1].decode()) is None:
         return "it does not end with the origin, sequence and checksum that a station gives it"
     return None
+
+
+def _check_keys(lines: Sequence[bytes], envelopes: Sequence[Envelope]) -> None:
+    """Refuse keys that are longer than anybody may publish: only long lines can have one."""
+    if max(map(len, lines)) > limits.KEY_BYTES_MAX:
+        for envelope in envelopes:
+            if envelope.partitionkey is not None:
+                key_attribute(envelope.partitionkey)
 
 
 def numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:

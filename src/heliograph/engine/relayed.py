@@ -27,10 +27,11 @@ from heliograph import limits
 from heliograph.disk import explaining
 from heliograph.engine import foreign
 from heliograph.engine.bounded import Renewals, check_origins, too_many_gaps
-from heliograph.engine.foreign import Batch, Piece, Run, station_of
+from heliograph.engine.foreign import Batch, Piece, Run
 from heliograph.engine.knowledge import Checkpoints, End, Knowledge, Outdated
 from heliograph.engine.known import KnownChannels
 from heliograph.engine.lastown import last_own
+from heliograph.engine.origins import station_of
 from heliograph.errors import Busy, HeliographError, NotFound, StorageError
 from heliograph.log import channel as channels
 from heliograph.log import returned

@@ -13,6 +13,7 @@ ProtocolError, found before anything of the size that a frame claims is allocate
 from __future__ import annotations
 
 import struct
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -36,7 +37,8 @@ Frame: TypeAlias = tuple[bytes, Buffer]
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Partition: TypeAlias = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
+NAME_CHARS_MAX: Final = 255
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text: TypeAlias = Annotated[str, Meta(max_length=LINK_TEXT_CHARS_MAX)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=LINK_REASON_CHARS_MAX)]
 Patterns: TypeAlias = Annotated[list[Name], Meta(max_length=LINK_PATTERNS_MAX)]
@@ -284,3 +286,15 @@ def _check_body(header: Header, body: memoryview, limit: int) -> None:
             raise ProtocolError("a BATCH does not end with the end of a line")
     elif len(body) and type(header) not in _WITH_BODY:
         raise ProtocolError(f"a {type(header).__name__.upper()} has no body")
+
+
+def is_start(text: str) -> bool:
+    """Whether a subscription can start with it.
+
+    >>> is_start("new"), is_start("2026-11-15T20:30:00Z"), is_start("tomorrow")
+    (True, True, False)
+    """
+    try:
+        return text in ("first", "new") or bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False

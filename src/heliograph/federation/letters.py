@@ -20,6 +20,7 @@ from heliograph.delivery.deadletter import (
     DeadLetterIdentity,
     Written,
     is_dead_letter_channel,
+    may_be_key,
 )
 from heliograph.engine.knowledge import identities_of
 from heliograph.errors import OutcomeUnknown
@@ -99,7 +100,7 @@ class Letters:
             "error_type": "heliograph.errors.InvalidMessage", "traceback": "", "attempts": 1, "peer": self._peer,
             **identity._asdict(), "channel": self._channel, "failed_at": now.replace("+00:00", "Z"),
         }  # fmt: skip
-        return DeadLetter(identity, payload, key)
+        return DeadLetter(identity, payload, key if may_be_key(key) else None)
 
     def _publish_all(self, letters: list[DeadLetter]) -> None:
         """With one append, and one sync."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from heliograph.federation import frames
 from heliograph.limits import LINK_HEADER_BYTES_MAX
 from heliograph.seen import IntervalSet, Key, SeenSet
@@ -156,10 +158,15 @@ def portions(seen: SeenSet, budget: int = SET_BYTES_MAX) -> Iterator[SeenSet]:
 
 
 def fitting_ends(ends: Ends, budget: int = SET_BYTES_MAX) -> frames.Ends:
-    """As many ends as fit a frame, the first ones, as they are sent."""
+    """As many ends as fit a frame, the first ones, as they are sent.
+
+    Those whose id is none that a frame may name are left out: a log may hold longer ones.
+    """
     result: frames.Ends = {}
     for (origin, partition), (sequence, message) in ends.items():
-        budget -= _cost((origin, partition), 1) + len(message)
+        if not 0 < len(message) <= frames.NAME_CHARS_MAX:
+            continue
+        budget -= _cost((origin, partition), 1) + len(msgspec.json.encode(message))
         if budget < 0:
             break
         result.setdefault(origin, {})[str(partition)] = (sequence, message)

@@ -265,6 +265,8 @@ class Sending:
             raise ProtocolError(f"an ACK of {said.partition}/{said.next} on stream {said.stream}, which is not awaited")
         if any(not part.acked <= offset < said.next for offset, _ in said.refused):
             raise ProtocolError(f"an ACK on stream {said.stream} refuses what it does not acknowledge")
+        if len({offset for offset, _ in said.refused}) != len(said.refused):  # each would be a letter
+            raise ProtocolError(f"an ACK on stream {said.stream} refuses a message twice")
         found.flying -= part.settle(said.next)
         self._release(found)
         self._turns.setdefault(said.stream)

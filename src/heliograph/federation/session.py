@@ -335,6 +335,9 @@ class Session:
         return [Established(welcome=self.welcome)]
 
     def _on_want(self, said: frames.Want) -> list[Event]:
+        for one in said.subscribe:
+            if not frames.is_start(one.start):
+                raise ProtocolError(f"a WANT starts with {one.start!r}: that is neither first, new nor a time")
         self.wanted = []
         self.denied = {}
         found: list[Event] = []

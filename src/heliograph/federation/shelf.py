@@ -9,7 +9,8 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from heliograph.engine.foreign import TAIL, station_of
+from heliograph.engine.foreign import TAIL
+from heliograph.engine.origins import station_of
 from heliograph.engine.relayed import Arrival
 from heliograph.errors import NotFound
 from heliograph.federation import peerfile

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from heliograph.engine.foreign import station_of
+from heliograph.engine.origins import station_of
 from heliograph.errors import NotAllowed, NotFound, ProtocolError
 from heliograph.federation import resume
 from heliograph.federation.asking import CHANNELS, Channels

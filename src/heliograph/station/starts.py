@@ -13,8 +13,8 @@ from heliograph.errors import ConfigError
 from heliograph.message import parse_time
 
 Start = str | int | datetime
-OFFSET_DIGITS_MAX: Final = 20
-"""As many as the name of a segment has."""
+OFFSET_MAX: Final = 2**63 - 1
+OFFSET_DIGITS_MAX: Final = len(str(OFFSET_MAX))
 _AGO: Final = re.compile(r"-\d+(\.\d+)?(ms|s|m|h|d)", re.ASCII)
 
 
@@ -24,9 +24,7 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     if isinstance(start, bool):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
     if isinstance(start, int) or (isinstance(start, str) and is_offset(start)):
-        if isinstance(start, str) and len(start) > OFFSET_DIGITS_MAX:
-            raise ConfigError(f"{start[:10]}… has {len(start)} digits, an offset at most {OFFSET_DIGITS_MAX}")
-        offset = int(start)
+        offset = _offset(start)
         if offset < 0:
             raise ConfigError(f"offset {offset} is negative; offsets begin at 0")
         return offset
@@ -35,6 +33,14 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     if start == "new":
         return bounds.next
     return engine.offset_at(channel, partition, moment_us(engine, start))
+
+
+def _offset(start: str | int) -> int:
+    """The offset that is said. No log is so long as the largest, which files, databases and frames have room for."""
+    if isinstance(start, str):
+        digits = start.lstrip("0")
+        start = int(digits or "0") if len(digits) <= OFFSET_DIGITS_MAX else OFFSET_MAX  # Python reads only so many
+    return min(start, OFFSET_MAX)
 
 
 def partitions_for(engine: FilesEngine, channel: str, partition: int | None, *starts: Start | None) -> range:
@@ -77,7 +83,7 @@ def moment_of(clock: Clock, start: Start) -> int:
         if _AGO.fullmatch(start):
             return clock.time_ns() // 1000 - int(units.parse_duration(start[1:], "s") * 1e6)
         return to_us(parse_time(start))
-    except ValueError:  # of which InvalidMessage is one
+    except (ValueError, OverflowError):  # InvalidMessage is one; an age may have more digits than a number can
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}") from None
 
 
