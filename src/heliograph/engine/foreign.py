@@ -26,7 +26,7 @@ from heliograph.clock import to_us
 from heliograph.engine.origins import station_of
 from heliograph.errors import InvalidMessage
 from heliograph.log.lines import intact
-from heliograph.message import key_attribute, time_us
+from heliograph.message import time_us
 from heliograph.seen import IntervalSet
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Envelope(msgspec.Struct, gc=False):
     type: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
     channel: str
-    partitionkey: str | None = None
+    partitionkey: Annotated[str, msgspec.Meta(max_length=limits.KEY_BYTES_MAX)] | None = None
     correlationid: str | None = None
     traceparent: str | None = None
     subject: str | None = None
@@ -256,7 +256,6 @@ def _read_one(channel: str, line: bytes) -> Batch | None:
             line.decode()
         envelope = decode(line)
         made_us = time_us(envelope.time)
-        _check_keys([line], [envelope])
     except (*_UNREADABLE, InvalidMessage):
         return None
     if tail is None or envelope.channel != channel or line[-11:-3] != b"%08x" % _value(line[:-_CRC_BYTES]):
@@ -287,7 +286,6 @@ def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
         return None
     times = list(map(_time_of, envelopes))
     try:
-        _check_keys(lines, envelopes)
         return Batch(data, len(lines), runs, time_us(min(times)), time_us(max(times)), envelopes)
     except InvalidMessage:
         return None
@@ -363,7 +361,6 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         line.decode()
         envelope = decode(line)
         time_us(envelope.time)
-        _check_keys([line], [envelope])
     except (*_UNREADABLE, InvalidMessage) as error:
         return f"it is no message: {error}"
     if envelope.channel != channel:
@@ -372,14 +369,6 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
     if tail is None or station_of(tail[1].decode()) is None:
         return "it does not end with the origin, sequence and checksum that a station gives it"
     return None
-
-
-def _check_keys(lines: Sequence[bytes], envelopes: Sequence[Envelope]) -> None:
-    """Refuse keys that are longer than anybody may publish: only long lines can have one."""
-    if max(map(len, lines)) > limits.KEY_BYTES_MAX:
-        for envelope in envelopes:
-            if envelope.partitionkey is not None:
-                key_attribute(envelope.partitionkey)
 
 
 def numbers(fresh: list[tuple[Run, IntervalSet]]) -> Iterator[int]:
