@@ -14,6 +14,8 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +28,8 @@ from bench.harness import Bench, Goal, NotRun, Row, compare
 from bench.idle import idle
 from bench.latency import PAUSE_S
 from bench.samples import CHANNEL, TYPE
+from bench.samples import PAYLOADS as MIXED
+from bench.stations import PAYLOADS as ALIKE
 from bench.stations import edge_settings, elsewhere, fill, free_port, hub_settings, stand, tls
 
 FRAME_BYTES = 256 * 1024
@@ -53,29 +57,35 @@ def run(bench: Bench) -> list[Row]:
 
 
 def relaying(bench: Bench, path: Path) -> list[Row]:
-    """A backlog, relayed into an empty hub."""
+    """Backlogs, relayed into empty hubs: of lines that are nearly alike, and of lines of many lengths.
+
+    A hub checks what is alike all at once, and of the others each.
+    """
     messages = int(bench.either(MESSAGES, MESSAGES_QUICK))
-    size = fill(path / "edge", messages)
     numbers = count()
-    rounds = bench.measure(
-        {
-            "raw": lambda: raw_relay(path, next(numbers), messages),
-            "ours": lambda: relay(path, next(numbers), messages),
-        },
-        rounds=1 if bench.quick else 5,
-    )
-    what = f"relay a backlog of messages of {size // messages} bytes"
-    goal = Goal(ratio_min=0.5)
-    return [compare("federation", what, rounds, "ours", raw_is=RAW, goal=goal)]
+    rows = []
+    for name, payloads, words in (("edge", ALIKE, ""), ("various", MIXED * 10, " and many lengths")):
+        edge = path / name
+        size = fill(edge, messages, payloads)
+        rounds = bench.measure(
+            {
+                "raw": partial(raw_relay, path, edge, numbers, messages),
+                "ours": partial(relay, path, edge, numbers, messages),
+            },
+            rounds=1 if bench.quick else 5,
+        )
+        what = f"relay a backlog of messages of {size // messages} bytes{words}"
+        rows.append(compare("federation", what, rounds, "ours", raw_is=RAW, goal=Goal(ratio_min=0.5)))
+    return rows
 
 
-def relay(path: Path, number: int, messages: int) -> float:
+def relay(path: Path, edge: Path, numbers: Iterator[int], messages: int) -> float:
     """Messages a second, from when the first arrives until all are durable at a hub that had none."""
-    forget(path / "edge")
-    port, hub = free_port(), path / f"hub-{number}"
+    forget(edge)
+    port, hub = free_port(), path / f"hub-{next(numbers)}"
     with (
         elsewhere(stand, str(hub), hub_settings(path, port, ["edge"])) as there,
-        elsewhere(stand, str(path / "edge"), edge_settings(path, port)) as here,
+        elsewhere(stand, str(edge), edge_settings(path, port)) as here,
     ):
         there.recv()
         here.recv()
@@ -107,10 +117,10 @@ def forget(edge: Path) -> None:
     shutil.rmtree(edge / "links", ignore_errors=True)
 
 
-def raw_relay(path: Path, number: int, messages: int) -> float:
+def raw_relay(path: Path, edge: Path, numbers: Iterator[int], messages: int) -> float:
     """The raw limit: the same bytes, without looking at them."""
-    segments = sorted((path / "edge" / "channels" / CHANNEL / "0").glob("*.jsonl"))
-    with elsewhere(take, str(path), str(path / f"raw-{number}")) as there:
+    segments = sorted((edge / "channels" / CHANNEL / "0").glob("*.jsonl"))
+    with elsewhere(take, str(path), str(path / f"raw-{next(numbers)}")) as there:
         port = there.recv()
         context = context_of(path, "edge", server=False)
         with (

@@ -34,11 +34,11 @@ def edge_settings(path: Path, port: int, channels: Sequence[str] = (CHANNEL,)) -
     return {"name": "edge", "links": links, "tls": tls(path, "edge")}
 
 
-def fill(path: Path, messages: int) -> int:
-    """What the edge has published; how many bytes that is."""
+def fill(path: Path, messages: int, payloads: Sequence[dict[str, Any]] = PAYLOADS) -> int:
+    """What the edge has published, so many payloads at once; how many bytes that is."""
     with hg.open(path, name="edge", durability="os") as station:
-        for _ in range(messages // TOGETHER):
-            station.publish_many(CHANNEL, PAYLOADS, type=TYPE)
+        for _ in range(messages // len(payloads)):
+            station.publish_many(CHANNEL, payloads, type=TYPE)
         return station.channel(CHANNEL).bytes
 
 
