@@ -205,7 +205,7 @@ class AsyncClient:
             max_deliveries=max_deliveries,
         )  # fmt: skip
         ask = options.pull(channel, self.workers.number())
-        found = AsyncClientQueue(self._keeper, self._asker, ask, self.decoder, self._queues.discard)
+        found = AsyncClientQueue(self.workers, self._asker, ask, self.decoder, self._queues.discard)
         await found.open()
         self._queues.add(found)
         return found
@@ -224,11 +224,13 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End the subscriptions, and leave."""
-        for subscription in list(self._subscriptions):
-            await subscription.close()
-        for queue in list(self._queues):
-            await queue.close()
-        await self._keeper.close()
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.close()
+            for queue in list(self._queues):
+                await queue.close()
+        finally:  # also if that is cancelled
+            await self._keeper.close()
 
     async def __aenter__(self) -> Self:
         return self
