@@ -22,7 +22,7 @@ from heliograph.client.subscription import AsyncClientSubscription, Reading
 from heliograph.client.worker import AwaitingWorker, Workers
 from heliograph.delivery.invoke import check_handler
 from heliograph.delivery.retry import Retry
-from heliograph.errors import InvalidMessage
+from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.federation.asking import CHANNELS, Channels, Which
 from heliograph.message import Draft, HeaderValue, Message, Receipt
 from heliograph.names import check_name
@@ -109,6 +109,11 @@ class AsyncClient:
         on_gap: OnGap | None,
     ) -> Pages | Merged:  # fmt: skip
         """What ``read`` iterates over, a page at a time."""
+        if isinstance(channel, str) and is_pattern(channel):
+            raise InvalidName(
+                f"'{channel}' is not a channel name but a pattern, and a hub is read one channel at a time: name one. "
+                "Subscriptions take patterns ('helio sub'), and so does reading a station"
+            )
         return await open_pages(
             self._asker.ask, check_name(channel), start, end, partition, self.decoder, on_gap, follow=follow
         )
