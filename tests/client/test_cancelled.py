@@ -137,3 +137,38 @@ def test_a_channel_that_is_allowed_again_goes_on_where_it_stood(hub: Hub) -> Non
         station.publish("sensors.a", 4)
         wait_for(lambda: 4 in got)
     assert got == [1, 3, 2, 4]
+
+
+async def fails_with_one(message: hg.Message) -> None:
+    """What it waits for is cancelled by somebody else: a failure as any other."""
+    if message.data == 1:
+        other = asyncio.create_task(asyncio.sleep(60))
+        other.cancel()
+        await other
+
+
+def test_a_handler_that_waits_for_something_cancelled_has_failed_and_the_next_one_comes(hub: Hub) -> None:
+    async def main() -> None:
+        async with hg.connect_async(hub.url, tls=hub.tls()) as client:
+            subscription = await client.subscribe("alerts", fails_with_one)
+            await client.publish_many("alerts", [0, 1, 2])
+            await asyncio.to_thread(wait_for, lambda: subscription.delivered == 2, 5)
+            assert (subscription.failed, subscription.live) == (1, True)
+
+    with hub.open("hub"):
+        asyncio.run(main())
+
+
+def test_the_same_of_a_worker_which_is_not_given_it_for_ever(hub: Hub) -> None:
+    async def main(station: hg.Station) -> None:
+        async with hg.connect_async(hub.url, tls=hub.tls()) as client:
+            retry = hg.Retry(max_retries=1, base_s=0.01)
+            worker = await client.subscribe("alerts", fails_with_one, name="jobs", group=True, retry=retry)
+            await client.publish_many("alerts", [0, 1, 2])
+            await asyncio.to_thread(wait_for, lambda: worker.delivered == 2, 5)
+            assert worker.failed == 2
+            (letter,) = station.read("alerts.dead-letter")
+            assert "CancelledError" in str(letter.data)
+
+    with hub.open("hub") as station:
+        asyncio.run(main(station))

@@ -1,4 +1,4 @@
-"""``start: new`` of a link: nothing from before the first connection, and everything of channels that are made later."""
+"""``start: new`` of a link: nothing from before the first connection, all of the channels that are made later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def net(tmp_path: Path) -> Net:
 
 def here(net: Net, host: hg.Station) -> None:
     wait_for(lambda: up(host, "hub"))
-    wait_for(lambda: (peerfile.directory_of(net.path("hub"), "peer", "host") / "last-here").exists())
+    wait_for((peerfile.directory_of(net.path("hub"), "peer", "host") / "last-here").exists)
 
 
 def arrived(net: Net, channel: str, count: int) -> list[object]:
@@ -62,7 +62,7 @@ def test_what_was_there_before_the_first_connection_does_not_come(net: Net) -> N
         hub.publish("news.old", 0)
         with net.open("host") as host:
             here(net, host)
-            wait_for(lambda: (peerfile.directory_of(net.path("hub"), "peer", "host") / "news.old.json").exists())
+            wait_for((peerfile.directory_of(net.path("hub"), "peer", "host") / "news.old.json").exists)
         hub.publish("news.old", 1)
         hub.publish("news.a", 1)
         with net.open("host"):

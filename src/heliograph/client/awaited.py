@@ -109,7 +109,7 @@ class AsyncClient:
         on_gap: OnGap | None,
     ) -> Pages | Merged:  # fmt: skip
         """What ``read`` iterates over, a page at a time."""
-        if isinstance(channel, str) and is_pattern(channel):
+        if is_pattern(channel):
             raise InvalidName(
                 f"'{channel}' is not a channel name but a pattern, and a hub is read one channel at a time: name one. "
                 "Subscriptions take patterns ('helio sub'), and so does reading a station"
