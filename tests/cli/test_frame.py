@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import heliograph as hg
+from heliograph.cli.logs import Lines
 from heliograph.cli.main import cli
 from tests.cli.harness import Child, Helio, one_line_error, wait_until
 
@@ -468,6 +470,29 @@ def test_a_message_cannot_speak_to_the_terminal(helio: Helio, station: hg.Statio
         shown = helio(*args).stdout
         assert "gone" in shown
         assert not [c for c in shown if not c.isprintable() and c != "\n"]
+
+
+def test_what_the_other_side_says_cannot_either_not_even_in_a_traceback(
+    helio: Helio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        logging.getLogger("heliograph.client").error("no", exc_info=hg.NotAllowed("\x1b]0;log\a"))
+        raise hg.NotAllowed("\x1b[2Jgone\x9b31m")
+
+    monkeypatch.setattr("heliograph.client.connect", refused)
+    for verbose in ([], ["--verbose"]):
+        told = helio("read", "alerts", "--hub", "localhost:1", *verbose).stderr
+        assert "\\x1b[2Jgone" in told
+        assert not {"\x1b", "\a", "\x9b"} & set(told), told
+
+
+def test_nor_in_the_log_of_who_serves(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    record = logging.LogRecord("heliograph.links", logging.ERROR, __file__, 1, "no", (), None)
+    record.exc_info = (hg.NotAllowed, hg.NotAllowed("\x1b[2Jgone"), None)
+    Lines(json=False, verbose=True).emit(record)
+    told = capsysbinary.readouterr().out
+    assert b"\x1b" not in told
+    assert told.count(b"\\x1b[2Jgone") == 2
 
 
 def test_ctrl_c_ends_following_with_130_and_sigterm_with_0(data: Path, station: hg.Station, spawn: type[Child]) -> None:

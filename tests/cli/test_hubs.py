@@ -81,6 +81,7 @@ def test_options_that_do_not_fit(hub: Hub, helio: Helio) -> None:
         assert (result.exit_code, "need a station to wait in" in result.stderr) == (2, True)
         result = helio("read", "sensors.>", *at(hub))
         assert (result.exit_code, "is not a channel name" in result.stderr) == (2, True)
+        assert "but a pattern, and a hub is read one channel at a time" in result.stderr, "it says what to do"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -103,7 +103,7 @@ class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = f"{record.levelname.lower()}: {one_line(record.getMessage())}"
         if record.exc_info and self._verbose:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + lines(self.formatException(record.exc_info))
         return text
 
 
@@ -114,6 +114,15 @@ def one_line(text: str) -> str:
     'a b \\\\x1b[31mred'
     """
     return clean(" ".join(text.splitlines()))
+
+
+def lines(text: str) -> str:
+    """Text of several lines that cannot speak to the terminal: a traceback, and what the other side said in it.
+
+    >>> lines("Traceback\\n  \\x1b[31mred\\n")
+    'Traceback\\n  \\\\x1b[31mred'
+    """
+    return "\n".join(map(clean, text.splitlines()))
 
 
 def clean(text: str) -> str:
@@ -147,7 +156,7 @@ def report(common: Common, error: BaseException, prefix: str = "") -> None:
     if common.verbose:
         import traceback
 
-        traceback.print_exception(error)
+        print(lines("".join(traceback.format_exception(error))), file=sys.stderr)
     print(f"error: {prefix}{one_line(describe(error))}", file=sys.stderr, flush=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from heliograph.cli import output
-from heliograph.cli.common import one_line
+from heliograph.cli.common import lines, one_line
 
 
 class Lines(logging.Handler):
@@ -53,7 +53,7 @@ class Lines(logging.Handler):
         else:
             line = f"{output.moment(at, 'seconds')} {level.ljust(7)} {one_line(text)}".encode(errors="replace")
             if more.get("traceback"):
-                line += b"\n" + str(more["traceback"]).encode(errors="replace")
+                line += b"\n" + lines(str(more["traceback"])).encode(errors="replace")
         self.acquire()
         try:
             output.write(line + b"\n")

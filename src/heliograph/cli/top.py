@@ -115,7 +115,7 @@ def _print_table(view: View, contains: str, sort: str) -> None:
     found = rows(view, contains=contains, sort=sort)
     output.heading(f"station {view.station} in {view.path}: {output.size(view.bytes)}")
     for trouble in view.troubles:
-        print(f"trouble: {trouble}")
+        print(f"trouble: {output.cell(trouble)}")
     output.table(
         ["…CHANNEL", ">PER SECOND", ">MESSAGES", ">SIZE", ">LAG", ">BEHIND", ">LIVE", ">DEAD LETTERS"],
         [_row(one) for one in found],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.asker import Asker
 from heliograph.client.drafting import Drafting
+from heliograph.client.subscription import is_ours
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.invoke import refuse_awaitable
 from heliograph.federation.errands import ANSWER, Answer, Answered
@@ -52,8 +54,8 @@ def awaiting(handler: Handler, answers: Answers, *, alone: bool) -> Handler:
             answer = handler(message)
             if inspect.isawaitable(answer):
                 answer = await answer
-        except Exception as error:
-            if alone:
+        except (Exception, asyncio.CancelledError) as error:
+            if alone and not is_ours(error):
                 await answers.apologise(message, error)
             raise
         await answers.send(message, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +41,7 @@ class Asker:
         self._loop = asyncio.get_running_loop()
         self._turns = asyncio.Semaphore(ASKED_MAX)
         self._long = asyncio.Semaphore(WAITING_MAX)
-        self._room = asyncio.Condition()
+        self._room = asyncio.Event()
         self._flying = 0
 
     async def ask(
@@ -58,9 +59,9 @@ class Asker:
             until = self._loop.time() + given_s
             line = await self._keeper.line(until)
             try:
-                async with asyncio.timeout_at(until + slow_s) as limit, self.turn(name):
+                async with asyncio.timeout_at(until + slow_s) as limit:
                     with line.patient(limit):
-                        return await line.ask(name, head, kind, lines)
+                        return await line.ask(name, head, kind, lines, self.turn(name))
             except Lost as lost:
                 losses += 1
                 self.check_again(losses, lost, None if patience_s is not None else began + given_s + slow_s)
@@ -79,7 +80,7 @@ class Asker:
         return (await self._keeper.line(self._loop.time() + self.timeout_s)).body_bytes_max
 
     def turn(self, name: str) -> asyncio.Semaphore:
-        """What to hold while a request of this name waits for its answer."""
+        """What a request of this name holds until it is answered."""
         return self._long if name in _LONG else self._turns
 
     async def request(self, channel: str, line: bytes, own_id: str, timeout_s: float) -> tuple[Replied, bytes]:
@@ -97,11 +98,10 @@ class Asker:
             now = self._loop.time()
             again_s = None if asked_at is None else now - asked_at
             asked_at = now if asked_at is None else asked_at
+            head = partial(self._request, channel, until, again_s)
             try:
-                async with asyncio.timeout_at(until + REPLY_GRACE_S), self._long:
-                    left_s = max(0.001, round(until - self._loop.time(), 3))  # who is told of it reads it
-                    head = Request(channel=channel, timeout_s=left_s, again_s=again_s)
-                    return await connection.ask(REQUEST, head, Replied, line)
+                async with asyncio.timeout_at(until + REPLY_GRACE_S):
+                    return await connection.ask(REQUEST, head, Replied, line, self._long)
             except Lost:
                 continue
             except TimeoutError as error:
@@ -109,23 +109,34 @@ class Asker:
                     raise
                 raise _unanswered(own_id, channel, timeout_s, "the hub did not answer") from None
 
+    def _request(self, channel: str, until: float, again_s: float | None) -> Request:
+        left_s = max(0.001, round(until - self._loop.time(), 3))  # who is told of it reads it
+        return Request(channel=channel, timeout_s=left_s, again_s=again_s)
+
     async def publish(self, channel: str, lines: list[bytes], ids: list[str], timeout_s: float | None) -> list[Receipt]:
         """Publish a batch: once, however often it has to be sent."""
         body = b"\n".join(lines)
         until = self._loop.time() + (self.timeout_s if timeout_s is None else check_seconds("timeout", timeout_s))
-        async with self._room:
-            await self._room.wait_for(lambda: not self._flying or self._flying + len(body) <= FLYING_BYTES_MAX)
-            self._flying += len(body)
+        await self._wait_for_room(len(body), until)
+        self._flying += len(body)
         try:
             published = await self._publish(channel, body, ids, until)
         finally:
-            async with self._room:
-                self._flying -= len(body)
-                self._room.notify_all()
+            self._flying -= len(body)
+            self._room.set()
+            self._room = asyncio.Event()
         return [
             Receipt(own_id, channel, partition, offset, published.duplicate)
             for own_id, (partition, offset) in zip(ids, published.places, strict=True)
         ]
+
+    async def _wait_for_room(self, size: int, until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                while self._flying and self._flying + size > FLYING_BYTES_MAX:
+                    await self._room.wait()
+        except TimeoutError:
+            raise Unreachable(f"the hub takes too long for the {self._flying} bytes that are on their way") from None
 
     async def _publish(self, channel: str, body: bytes, ids: list[str], until: float) -> Published:
         asked_at: float | None = None
@@ -140,9 +151,9 @@ class Asker:
             again_s = None if asked_at is None else self._loop.time() - asked_at
             asked_at = self._loop.time() if asked_at is None else asked_at
             try:
-                async with asyncio.timeout_at(until), self._turns:
+                async with asyncio.timeout_at(until):
                     head = Publish(channel=channel, again_s=again_s)
-                    published: Published = (await line.ask(PUBLISH, head, Published, body))[0]
+                    published: Published = (await line.ask(PUBLISH, head, Published, body, self._turns))[0]
                     return published
             except Lost:
                 continue

@@ -22,7 +22,7 @@ from heliograph.client.subscription import AsyncClientSubscription, Reading
 from heliograph.client.worker import AwaitingWorker, Workers
 from heliograph.delivery.invoke import check_handler
 from heliograph.delivery.retry import Retry
-from heliograph.errors import InvalidMessage
+from heliograph.errors import InvalidMessage, InvalidName
 from heliograph.federation.asking import CHANNELS, Channels, Which
 from heliograph.message import Draft, HeaderValue, Message, Receipt
 from heliograph.names import check_name
@@ -109,6 +109,11 @@ class AsyncClient:
         on_gap: OnGap | None,
     ) -> Pages | Merged:  # fmt: skip
         """What ``read`` iterates over, a page at a time."""
+        if is_pattern(channel):
+            raise InvalidName(
+                f"'{channel}' is not a channel name but a pattern, and a hub is read one channel at a time: name one. "
+                "Subscriptions take patterns ('helio sub'), and so does reading a station"
+            )
         return await open_pages(
             self._asker.ask, check_name(channel), start, end, partition, self.decoder, on_gap, follow=follow
         )
@@ -205,7 +210,7 @@ class AsyncClient:
             max_deliveries=max_deliveries,
         )  # fmt: skip
         ask = options.pull(channel, self.workers.number())
-        found = AsyncClientQueue(self._keeper, self._asker, ask, self.decoder, self._queues.discard)
+        found = AsyncClientQueue(self.workers, self._asker, ask, self.decoder, self._queues.discard)
         await found.open()
         self._queues.add(found)
         return found
@@ -224,11 +229,13 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End the subscriptions, and leave."""
-        for subscription in list(self._subscriptions):
-            await subscription.close()
-        for queue in list(self._queues):
-            await queue.close()
-        await self._keeper.close()
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.close()
+            for queue in list(self._queues):
+                await queue.close()
+        finally:  # also if that is cancelled
+            await self._keeper.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -193,9 +193,9 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        for subscription in list(self._subscriptions):
-            subscription.close()
         try:
+            for subscription in list(self._subscriptions):
+                subscription.close()
             self._loop.run(self._inner.close())
         finally:
             self._loop.close()

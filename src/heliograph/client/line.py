@@ -14,7 +14,7 @@ from heliograph.errors import HeliographError, NotFound, ProtocolError
 from heliograph.federation import asking, events
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.moving import Moving
-from heliograph.federation.questions import Lost, Questions
+from heliograph.federation.questions import Head, Lost, Questions
 from heliograph.federation.rules import Rules
 from heliograph.federation.session import Ours, Session
 from heliograph.federation.tlsfiles import Peer, TlsFiles
@@ -156,11 +156,13 @@ class Line(picows.WSListener):
         """The largest body that the hub takes."""
         return 0 if self._session is None else self._session.body_bytes_max
 
-    async def ask(self, name: str, head: msgspec.Struct, kind: type[_T], lines: bytes = b"") -> tuple[_T, bytes]:
-        """Ask, and wait for the answer; Lost if the connection ends first."""
+    async def ask(
+        self, name: str, head: Head, kind: type[_T], lines: bytes = b"", turn: asyncio.Semaphore | None = None
+    ) -> tuple[_T, bytes]:
+        """Ask, when it is its turn, and wait for the answer; Lost if the connection ends first."""
         if not self.working or self._questions is None:
             raise Lost("the connection is over")
-        return await self._questions.ask(name, head, kind, lines)
+        return await self._questions.ask(name, head, kind, lines, turn)
 
     @contextlib.contextmanager
     def patient(self, limit: asyncio.Timeout) -> Iterator[None]:

@@ -32,6 +32,7 @@ class Many:
         self._channels = channels
         self._open = open_pages
         self._pages: dict[str, Pages | Merged] = {}
+        self._forbidden: dict[str, Pages | Merged] = {}  # they go on where they stood when they are allowed again
         self._fetching: dict[asyncio.Task[list[Message]], str] = {}
         self._look_at = 0.0
         self._loop = asyncio.get_running_loop()
@@ -49,7 +50,8 @@ class Many:
             )
         for name in names:
             if name not in self._pages:
-                self._pages[name] = await self._open(name, later)
+                before = self._forbidden.pop(name) if name in self._forbidden else None
+                self._pages[name] = await self._open(name, later) if before is None else before
         self._look_at = self._loop.time() + LOOK_S
 
     async def next(self) -> list[Message]:
@@ -78,7 +80,9 @@ class Many:
             name = self._fetching.pop(task)
             try:
                 messages += task.result()
-            except (NotAllowed, NotFound):  # any more; the others go on
+            except NotAllowed:  # any more; the others go on
+                self._forbidden[name] = self._pages.pop(name)
+            except NotFound:
                 self._pages.pop(name, None)
             except Exception as error:  # noqa: BLE001 - raised below, when what came is taken
                 failed = error

@@ -13,6 +13,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import msgspec
+
 from heliograph.arguments import check_many
 from heliograph.client.line import Line
 from heliograph.client.pages import plainly
@@ -29,7 +31,7 @@ from heliograph.message import Message, PayloadDecoder
 
 if TYPE_CHECKING:
     from heliograph.client.asker import Asker
-    from heliograph.client.keeper import Keeper
+    from heliograph.client.worker import Workers
 
 Span = float | timedelta
 _T = TypeVar("_T")
@@ -72,7 +74,7 @@ class AsyncClientQueue:
     """One worker of a hub's queue, which pulls. Made by ``AsyncClient.queue``; a context manager that closes it."""
 
     def __init__(
-        self, keeper: Keeper, asker: Asker, ask: Pull, decoder: Callable[[], PayloadDecoder | None],
+        self, workers: Workers, asker: Asker, ask: Pull, decoder: Callable[[], PayloadDecoder | None],
         on_closed: Callable[[AsyncClientQueue], object],
     ) -> None:  # fmt: skip
         self.channel = ask.channel
@@ -82,7 +84,7 @@ class AsyncClientQueue:
         self.settings = QueueSettings()
         """What all workers of the queue agree on."""
         self.closed = False
-        self._keeper = keeper
+        self._workers = workers
         self._asker = asker
         self._ask = ask
         self._decoder = decoder
@@ -100,11 +102,11 @@ class AsyncClientQueue:
         until = asyncio.get_running_loop().time() + self._asker.timeout_s
         async with self._joining:
             while True:
-                line = await self._keeper.line(until)
+                line = await self._workers.keeper.line(until)
                 if line is self._line:
                     return line
                 with contextlib.suppress(Lost):
-                    joined, _ = await line.ask(errands.PULL, self._ask, Joined)
+                    joined = await self._join(line)
                     self._line, self.worker = line, joined.worker
                     self._ask = as_it_is(self._ask)
                     self.settings = QueueSettings(
@@ -112,6 +114,16 @@ class AsyncClientQueue:
                         max_deliveries=joined.max_deliveries,
                     )  # fmt: skip
                     return line
+
+    async def _join(self, line: Line) -> Joined:
+        try:
+            return (await line.ask(errands.PULL, self._ask, Joined))[0]
+        except asyncio.CancelledError:  # the hub has this number, or will: by another one next time
+            if line.working:
+                leave = errands.Leave(number=self._ask.number)
+                self._workers.beside(line.ask(errands.LEAVE, leave, Nothing))
+            self._ask = msgspec.structs.replace(self._ask, number=self._workers.number())
+            raise
 
     async def receive(self, max_messages: int = 1, wait_s: Span = 0) -> list[AsyncClientJob]:
         """Lease up to so many messages that nobody else has; wait for the first for up to ``wait_s``.
@@ -143,8 +155,7 @@ class AsyncClientQueue:
                 return jobs
 
     async def _receive(self, line: Line, ask: Receive) -> list[AsyncClientJob]:
-        async with self._asker.turn(errands.RECEIVE):
-            received, lines = await line.ask(errands.RECEIVE, ask, Received)
+        received, lines = await line.ask(errands.RECEIVE, ask, Received, turn=self._asker.turn(errands.RECEIVE))
         decoder = self._decoder()
         return [
             AsyncClientJob(self, line, leased, plainly(one, leased.offset, leased.partition, decoder))
@@ -186,8 +197,7 @@ class AsyncClientQueue:
             failure = None if error is None else errands.failure_of(error)
             ask = Settle(number=self._ask.number, jobs=kept, how=how, seconds=delay_s, error=failure)
             try:
-                async with self._asker.turn(errands.SETTLE):
-                    await line.ask(errands.SETTLE, ask, Nothing)
+                await line.ask(errands.SETTLE, ask, Nothing, turn=self._asker.turn(errands.SETTLE))
             except Lost:
                 kept = []
         if len(kept) < len(given):

@@ -88,7 +88,9 @@ class Reading(AsyncClientSubscription):
             if inspect.isawaitable(result):
                 await result
             self.delivered += 1
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_ours(error):
+                raise
             self.failed += 1
             logger.exception("the handler of '%s' failed with offset %d", self.channel, message.offset)
 
@@ -102,6 +104,12 @@ class Reading(AsyncClientSubscription):
         if self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether it is this task that is cancelled, and not something that a handler waited for: that is a failure."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def expired(message: Message) -> bool:

@@ -22,7 +22,7 @@ from heliograph.arguments import check_seconds
 from heliograph.client.keeper import Keeper
 from heliograph.client.line import Line
 from heliograph.client.pages import OnGap
-from heliograph.client.subscription import CLOSE_S, AsyncClientSubscription, Handler, expired
+from heliograph.client.subscription import CLOSE_S, AsyncClientSubscription, Handler, expired, is_ours
 from heliograph.errors import (
     AlreadyExists,
     ConfigError,
@@ -248,7 +248,9 @@ class AwaitingWorker(Worker):
                 result = self._handler(message)
                 if inspect.isawaitable(result):
                     await result
-            except Exception as error:  # noqa: BLE001 - the hub decides what becomes of it
+            except (Exception, asyncio.CancelledError) as error:  # the hub decides what becomes of it
+                if is_ours(error):
+                    raise
                 self.failed += 1
                 return Ran(done=done, error=errands.failure_of(error))
             self.delivered += 1

@@ -35,8 +35,9 @@ def check(hub: Hub, links: Iterable[Link], tls: Tls) -> None:
 
 
 def _check_peer(peer: Peer, where: str) -> None:
-    _check_names([peer.name], f"{where}.name", patterns=False)
-    for name in ("publish", "subscribe", "relay", "reply"):
+    _check_names([peer.name], f"{where}.name", "station", patterns=False)
+    _check_names(peer.relay, f"{where}.relay", "station")
+    for name in ("publish", "subscribe", "reply"):
         _check_names(getattr(peer, name), f"{where}.{name}")
 
 
@@ -49,13 +50,13 @@ def _check_link(link: Link, where: str) -> None:
         raise ConfigError(f"{where}.start = {link.start!r}: write first, new, or a time as 2026-11-15T20:30:00Z")
 
 
-def _check_names(texts: Iterable[str], where: str, *, patterns: bool = True) -> None:
+def _check_names(texts: Iterable[str], where: str, what: str = "channel", *, patterns: bool = True) -> None:
     for text in texts:
         try:
             if patterns and is_pattern(text):
                 Pattern(text)
             else:
-                check_name(text)
+                check_name(text, what)
         except InvalidName as error:
             raise ConfigError(f"{where}: {error}") from error
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
+from datetime import datetime
 from typing import Any, Final
 
 import picows
@@ -176,7 +177,7 @@ class Hub:
             self._ended[name] = (since_now(self._engine), count, reason)
         logger.info("%s is gone: %s", name, reason or "it hung up")
         self._audit("link-down", peer=name, address=conversation.address, why=reason)
-        self._shared.workers.submit(self._note_here, name)
+        self._shared.workers.submit(self._note_here, name, self._now())
 
     def identify(self, connection: Any) -> Terms:
         """Who it is by its certificate, and what that one may do."""
@@ -228,7 +229,7 @@ class Hub:
         self._ended[name] = (since, count + 1, "")
         logger.info("%s is connected, from %s", name, conversation.address)
         self._audit("link-up", peer=name, address=conversation.address)
-        self._shared.workers.submit(self._note_here, name)
+        self._shared.workers.submit(self._note_here, name, self._now())
 
     def allowed(self, conversation: Conversation) -> None:
         """What it sends is asked for by itself."""
@@ -290,7 +291,7 @@ class Hub:
     def forget_absent(self, here: list[str]) -> None:
         """In a thread: forget how far stations have come that were not here for too long."""
         for name in here:
-            self._note_here(name)
+            self._note_here(name, self._now())
         try:
             self._forget_absent(here)
         except OSError as error:
@@ -309,9 +310,14 @@ class Hub:
                 self._engine.audit.write("link-forgotten", peer=name, last_here=from_us(int(last * 1e6)).isoformat())
                 logger.warning("'%s' was not here for %.1f days: its positions are forgotten", name, patience / 86_400)
 
-    def _note_here(self, name: str) -> None:
+    def _now(self) -> datetime:
+        return from_us(self._engine.clock.time_ns() // 1000)
+
+    def _note_here(self, name: str, now: datetime) -> None:
+        """Also since when it comes: a channel that is made after that is new to it, from its first message on."""
         try:
             directory = peerfile.directory_of(self._shared.station.path, "peer", name)
+            peerfile.first_here(directory, now, self._engine.disk)
             peerfile.here(directory, self._engine.disk)
         except OSError as error:
             logger.warning("cannot note that '%s' is here: %s", name, error)
