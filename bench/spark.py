@@ -38,8 +38,8 @@ def run(bench: Bench) -> list[Row]:
             *reading(bench, spark, path, count),
             *streaming(bench, spark, path, count),
             *spark_scale.workers(bench, path / "data", count, ENVELOPE),
-            *spark_scale.line(bench, spark, path / "data", ENVELOPE),
             *writing(bench, spark, path),
+            *spark_scale.line(bench, spark, path / "data", ENVELOPE),
             *spark_latency.run(bench, spark, path),
         ]
 
