@@ -113,7 +113,7 @@ def nats_worker(address: str, consumer: str) -> Iterator[Callable[[float], int]]
             while monotonic() < until_s:
                 try:
                     messages = await subscription.fetch(AT_ONCE, timeout=1)
-                except nats.errors.TimeoutError:
+                except TimeoutError:  # of NATS or of asyncio, which both are
                     break
                 for message in messages:
                     decode(message.data)
