@@ -121,6 +121,7 @@ WRONG: list[Any] = [
     frames.Call(call=2, name="publish"),
     frames.Want(subscribe=[Wanted("commands.a", "tomorrow")]),
     frames.Want(subscribe=[Wanted("commands.a", "")]),
+    frames.Want(subscribe=[Wanted("commands.a", "2026-11-15T20:30")]),
 ]
 
 

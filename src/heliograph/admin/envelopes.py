@@ -15,6 +15,7 @@ import msgspec
 from heliograph.clock import from_us
 from heliograph.delivery.deadletter import DEAD_LETTER_TYPE, identity_of
 from heliograph.errors import HeliographError, InvalidMessage
+from heliograph.limits import ID_CHARS_MAX
 from heliograph.log.lines import TAIL_BYTES_MAX
 from heliograph.message import (
     Message,
@@ -33,7 +34,6 @@ _TEXTS: Final = ("partitionkey", "correlationid", "traceparent", "subject")
 _PLACED: Final = frozenset(
     ["specversion", "id", "source", "type", "time", "channel", "data", "data_base64", *_TEXTS, *ADDED_BY_LOGS]
 )
-_ID_BYTES_MAX: Final = 1024
 _AROUND_ORIGINAL: Final = 2
 """Levels of a dead letter around its original's payload: its own data, and the original's envelope."""
 _encode = msgspec.json.Encoder().encode
@@ -112,16 +112,17 @@ def _as_published(fields: Fields, channel: str) -> None:
     if "partitionkey" in fields:
         key_attribute(_string(fields, "partitionkey"))
     for raw in fields.values():
-        if len(bytes(raw)) > SHALLOW_BYTES_MAX:
-            refuse_too_deep(bytes(raw), around=_AROUND_ORIGINAL if channel.endswith(DEAD_LETTER) else 0)
+        text = bytes(raw)
+        if len(text) > SHALLOW_BYTES_MAX:
+            refuse_too_deep(text, around=_AROUND_ORIGINAL if channel.endswith(DEAD_LETTER) else 0)
 
 
 def _required(fields: Fields, name: str) -> bytes:
     if name not in fields:
         raise InvalidMessage(f"has no {name}")
     value = _encode(_string(fields, name))
-    if not 2 < len(value) <= _ID_BYTES_MAX:
-        raise InvalidMessage(f"its {name} is empty or longer than {_ID_BYTES_MAX} bytes")
+    if not 2 < len(value) <= ID_CHARS_MAX:
+        raise InvalidMessage(f"its {name} is empty or longer than {ID_CHARS_MAX} bytes")
     return b',"%b":%b' % (name.encode(), value)
 
 

@@ -50,8 +50,8 @@ class Many:
             )
         for name in names:
             if name not in self._pages:
-                before = self._forbidden.pop(name) if name in self._forbidden else None
-                self._pages[name] = await self._open(name, later) if before is None else before
+                before = self._forbidden.pop(name, None)
+                self._pages[name] = before or await self._open(name, later)
         self._look_at = self._loop.time() + LOOK_S
 
     async def next(self) -> list[Message]:

@@ -46,7 +46,7 @@ def _check_link(link: Link, where: str) -> None:
         raise ConfigError(f"{where}.hub = {link.hub!r}: write HOST:PORT, as in hub.example:7740")
     for name in ("publish", "subscribe", "sync"):
         _check_names(getattr(link, name), f"{where}.{name}")
-    if link.start not in ("first", "new") and not _is_time(link.start):
+    if not is_start(link.start):
         raise ConfigError(f"{where}.start = {link.start!r}: write first, new, or a time as 2026-11-15T20:30:00Z")
 
 
@@ -81,8 +81,13 @@ def _port(form: re.Pattern[str], text: str) -> bool:
     return match is not None and int(match[1]) <= 65_535
 
 
-def _is_time(text: str) -> bool:
+def is_start(text: str) -> bool:
+    """Whether a link can start with it, here or as a peer says it.
+
+    >>> is_start("new"), is_start("2026-11-15T20:30:00Z"), is_start("2026-11-15T20:30"), is_start("tomorrow")
+    (True, True, False, False)
+    """
     try:
-        return datetime.fromisoformat(text).tzinfo is not None
+        return text in ("first", "new") or datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False

@@ -34,6 +34,7 @@ _QUOTE, _BACKSLASH = b'"\\'
 _SEAL: Final = len(b',"crc":"9a1c03f7"}\n')
 _SUM: Final = slice(-len(b'9a1c03f7"}\n'), -len(b'"}\n'))
 _AS_ONE: Final = 32
+"""How many rows of a table are looked at as one: where each is, the beginnings take most of the time."""
 _value = google_crc32c.value
 
 _TOKEN: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|(-?[0-9][0-9.eE+-]*)|([{}\[\],])')
@@ -201,7 +202,7 @@ def _values(line: bytes) -> list[tuple[bytes | None, int, bytes]] | None:
 
 
 def _over_all(least_or_most: np.ufunc, table: Bytes) -> Bytes:
-    """The least or the most of each column: some rows as one first, for to begin a row takes longer than to go on."""
+    """The least or the most of each column: some rows as one first."""
     count, length = table.shape
     some = count // _AS_ONE
     if not some or not table.flags.c_contiguous:

@@ -13,7 +13,6 @@ ProtocolError, found before anything of the size that a frame claims is allocate
 from __future__ import annotations
 
 import struct
-from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -286,15 +285,3 @@ def _check_body(header: Header, body: memoryview, limit: int) -> None:
             raise ProtocolError("a BATCH does not end with the end of a line")
     elif len(body) and type(header) not in _WITH_BODY:
         raise ProtocolError(f"a {type(header).__name__.upper()} has no body")
-
-
-def is_start(text: str) -> bool:
-    """Whether a subscription can start with it.
-
-    >>> is_start("new"), is_start("2026-11-15T20:30:00Z"), is_start("tomorrow")
-    (True, True, False)
-    """
-    try:
-        return text in ("first", "new") or bool(datetime.fromisoformat(text))
-    except ValueError:
-        return False

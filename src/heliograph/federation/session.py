@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from heliograph.config.federated import is_start
 from heliograph.errors import InvalidName, MessageTooLarge, ProtocolError
 from heliograph.federation import frames
 from heliograph.federation.calls import Calls
@@ -335,13 +336,12 @@ class Session:
         return [Established(welcome=self.welcome)]
 
     def _on_want(self, said: frames.Want) -> list[Event]:
-        for one in said.subscribe:
-            if not frames.is_start(one.start):
-                raise ProtocolError(f"a WANT starts with {one.start!r}: that is neither first, new nor a time")
         self.wanted = []
         self.denied = {}
         found: list[Event] = []
         for one in said.subscribe:
+            if not is_start(one.start):
+                raise ProtocolError(f"a WANT starts with {one.start!r}: neither first, new nor a time with its zone")
             found += self._check(one.channels)
             with contextlib.suppress(InvalidName):  # such a one is denied above
                 self.wanted.append((one, Names([one.channels])))
