@@ -24,16 +24,16 @@ DATA = [
 TYPICAL = line(FIRST, extra=b',"partitionkey":"cpu","correlationid":"7-b","n":10', data=DATA[0])
 
 
-@pytest.fixture(autouse=True, params=["apart", "gathered"])
+@pytest.fixture(autouse=True, params=["whole", "around"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few lines are checked together, too: where they stand, or put together with others of their length."""
+    """Few lines are checked together, too: those of one length as a whole, or what is around all their payloads."""
     with monkeypatch.context() as patched:
         patched.setattr(foreign, "TOGETHER_BYTES_MIN", 1)
         patched.setattr(alike, "TOGETHER_MIN", 3)
-        if request.param == "apart":
-            patched.setattr(alike, "APART_MIN", 3)
-            patched.setattr(likeness, "_AS_ONE", 4)
+        patched.setattr(alike, "APART_MIN", 3 if request.param == "whole" else 1 << 30)
+        patched.setattr(likeness, "_AS_ONE", 4)
         alike._kinds.clear()
+        alike._wrappings.clear()
         yield
 
 
@@ -133,12 +133,68 @@ def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.Monkey
     batch = [line(seq, data=b'{"value":%d}' % (seq % 1000)) for seq in range(9_000, 12_000)]
     found = look(batch)
     assert found is not None
-    assert len(found.rest) < 60
+    assert len(found.rest) < 60  # where their numbers get another digit, there are too few of some kinds
     more = look([line(seq, data=b'{"value":%d}' % (seq % 1000)) for seq in range(10_000, 20_000)])
     assert more is not None
-    assert not more.rest  # ten of each thousand are short: too few where they stand, enough in all
-    floats = [line(seq, data=b'{"value":%.*g}' % (3 + seq * 7 % 11, seq / 7)) for seq in range(5_000)]
-    assert foreign.piece_of(floats).cut is None  # of lines of which each has its own length nothing is tried
+    assert not more.rest  # ten of each thousand are short: too few for a table, and alike around their payloads
+    floats = look([line(seq, data=b'{"value":%.*g}' % (3 + seq * 7 % 11, seq / 7)) for seq in range(2_000, 7_000)])
+    assert floats is not None
+    assert not floats.rest  # of lines of which each has its own length, too
+
+
+def test_so_are_those_of_some_kinds_that_are_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "TOGETHER_MIN", 64)
+    extras = [b',"partitionkey":"%b","x":%d' % (b"k" * (number % 3), number % 4) for number in range(600)]
+    origins = [HOST2, "host3.bbbbbb"]
+    batch = [
+        line(FIRST + at, origins[at % 2], extra=extra, data=b'"%b"' % (b"\xc3\xa4" * (at * 7 % 50)))
+        for at, extra in enumerate(extras)
+    ]
+    found = look(batch)
+    assert found is not None
+    assert len(found.rest) < 64
+    assert said(together(batch)) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+
+
+def test_what_is_known_of_long_lines_does_no_harm_to_short_ones() -> None:
+    long = [sealed(one[:-18].replace(b',"origin":', b',"x":"%b","origin":' % (b"x" * 5_000))) for one in lines(1, 9)]
+    assert together(long) is not None
+    assert together(lines(1, 9)) is not None
+
+
+FRAGMENTS = [
+    b"[", b"]", b"{", b"}", b'"', b",", b":", b" ", b"  ", b"\t", b"\\", b"1", b"-", b".5", b"e", b"a", b"null", b'"a"',
+    b'"a":', b"\xc3", b"\xa4", b"\x1f", b'["', b'"]', b"[1", b"2]", b'{"a":1', b"[[", b"]]", b'",', b',"', b'"data":1',
+]  # fmt: skip
+PAYLOADS = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map(b"".join) | st.sampled_from(DATA)
+
+
+@given(st.lists(PAYLOADS, min_size=3, max_size=12))
+def test_payloads_that_would_be_values_only_together_are_none(payloads: list[bytes]) -> None:
+    batch = [line(FIRST + at, data=payload) for at, payload in enumerate(payloads)]
+    reasons = [foreign.why_not("alerts", one, BYTES_MAX) for one in batch]
+    typical = [line(FIRST + 100 + at) for at in range(3)]
+    assert (together([*typical, *batch]) is None) == any(reasons)
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        (b"[1", b"2]", b"3,4"), (b'"a', b'b"', b"1,2"), (b'  "a', b'",1'), (b'  "ab', b'",", "'), (b"1 ", b" 2"),
+        (b"", b"1,2"), (b"1", b""), (b"1]", b"[2"), (b"1],[2", b"3"), (b'{"a":1', b'"b":2}', b"1,1"),
+        (b'"\xc3', b'\xa4"'), (b'1,"data":2', b"3"), (b"[" * 2_000 + b"]" * 2_000, b"1"),
+    ],
+)  # fmt: skip
+def test_nor_are_these(payloads: tuple[bytes, ...]) -> None:
+    typical = [line(FIRST + at) for at in range(20)]
+    batch = [line(FIRST + 20 + at, data=payload) for at, payload in enumerate(payloads)]
+    refused = [at for at, one in enumerate(batch) if foreign.why_not("alerts", one, BYTES_MAX) is not None]
+    found = together([*typical, *batch])
+    assert (found is None) == bool(refused)
+    stored, reasons = foreign.read_all("alerts", [foreign.piece_of([*typical, *batch])], BYTES_MAX)
+    assert [at - 20 for at, _ in reasons] == refused
+    assert stored is not None
+    assert stored.total == 20 + len(batch) - len(refused)
 
 
 @pytest.mark.parametrize("at", range(-18, 0))

@@ -1,7 +1,8 @@
 """Lines that are alike, as most lines of an origin are: hundreds of them checked at once, instead of one by one.
 
 Those of one length are a table of bytes. One of them is looked at closely, and tells which of its bytes may be others
-(``likeness.py``); the rest is a few calls of numpy for the whole table.
+(``likeness.py``); the rest is a few calls of numpy for the whole table. Where lengths vary that is done with what is
+around the payloads (``wrapping.py``).
 
 Nothing is believed that was not looked at: what does not fit is left to whoever looks at each line.
 """
@@ -9,95 +10,103 @@ Nothing is believed that was not looked at: what does not fit is left to whoever
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from heliograph.engine.foreign import TAIL, Run
+from heliograph.engine.foreign import TAIL, Run, lines_of
 from heliograph.engine.likeness import Bytes, Kind, Mask, Numbers, Place, Said
+from heliograph.engine.wrapping import Wrapping
 
 TOGETHER_MIN: Final = 64
 """So many lines at least are checked together: for fewer the calls cost more than they spare."""
 APART_MIN: Final = 256
-"""So many that follow each other are a table of their own; fewer are put together with others of their length."""
+"""So many of one length that follow each other are a table; of fewer, only what is around the payloads is."""
 LENGTH_MAX: Final = 4096
 """Where lines are longer, what is spared does not count."""
 _SCRATCH_BYTES: Final = 1 << 20
 """What each thread keeps for ever."""
-_PROBED: Final = 16
 _KINDS_MAX: Final = 256
 """How many kinds of lines are remembered."""
 _TRIES: Final = 3
 """How many kinds the lines of one length may be of."""
+_WRAPPINGS_MAX: Final = 16
+"""How many kinds of envelopes are looked for among lines that come together."""
 _NEWLINE: Final = ord("\n")
+_T = TypeVar("_T")
 
 
 class Cut:
     """Some text, and where its lines are."""
 
-    __slots__ = ("_bytes", "lengths", "starts")
+    __slots__ = ("_bytes", "_lines", "data", "lengths", "starts")
 
     def __init__(self, data: bytes) -> None:
-        self._bytes: Bytes = np.frombuffer(data, np.uint8)
+        self._hold(data)
         ends = np.equal(self._bytes, _NEWLINE, out=_scratch(len(data))).nonzero()[0]
         self.starts: Numbers = np.zeros(len(ends), np.int64)
         self.starts[1:] = ends[:-1] + 1
         self.lengths: Numbers = ends + 1 - self.starts
 
+    def _hold(self, data: bytes) -> None:
+        self.data = data
+        self._bytes: Bytes = np.frombuffer(data, np.uint8)
+        self._lines: list[bytes] | None = None
+
     @classmethod
     def of(cls, data: bytes, cuts: Sequence[Cut]) -> Self:
         """Some texts as one."""
         made = cls(b"")
-        made._bytes = np.frombuffer(data, np.uint8)
+        made._hold(data)
         made.lengths = np.concatenate([cut.lengths for cut in cuts])
         made.starts = np.cumsum(made.lengths) - made.lengths
         return made
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The lines one by one, each with its newline."""
+        if self._lines is None:
+            self._lines = lines_of(self.data)
+        return self._lines
+
+    @property
+    def even(self) -> bool:
+        """Whether many lines of one length follow each other."""
+        return len(self._borders) * TOGETHER_MIN <= len(self.lengths)
+
+    @property
+    def _borders(self) -> Numbers:
+        """Which lines are not as long as the one before."""
+        borders: Numbers = (self.lengths[1:] != self.lengths[:-1]).nonzero()[0] + 1
+        return borders
 
     @property
     def blank(self) -> bool:
         """Whether a line has nothing in it."""
         return bool((self.lengths == 1).any())
 
-    def line(self, number: int) -> bytes:
-        """One of the lines, with its newline."""
-        start = self.starts[number]
-        return self._bytes[start : start + self.lengths[number]].tobytes()
-
     def tables(self) -> Iterator[tuple[Numbers, Bytes]]:
-        """Many lines of one length, by number and one in each row. Where many follow each other nothing is copied."""
-        borders = (self.lengths[1:] != self.lengths[:-1]).nonzero()[0] + 1
+        """Many lines of one length that follow each other, by number and one in each row. Nothing is copied."""
         every = np.arange(len(self.lengths))
-        few: Mask = np.ones(len(every), np.bool_)
-        for at, end in pairwise([0, *borders.tolist(), len(every)]):
+        for at, end in pairwise([0, *self._borders.tolist(), len(every)]):
             first, length = int(self.starts[at]), int(self.lengths[at])
             if end - at >= APART_MIN and length <= LENGTH_MAX:
-                few[at:end] = False
                 yield every[at:end], self._bytes[first : first + (end - at) * length].reshape(-1, length)
-        yield from self._gathered(few.nonzero()[0])
 
-    def _gathered(self, numbers: Numbers) -> Iterator[tuple[Numbers, Bytes]]:
-        """The same of lines that are mixed with others of other lengths."""
-        lengths = self.lengths[numbers]
-        numbers = numbers[np.argsort(lengths, kind="stable")]
-        at = 0
-        for length, count in enumerate(np.bincount(lengths[lengths <= LENGTH_MAX]).tolist()):
-            if count >= TOGETHER_MIN:
-                found = numbers[at : at + count]
-                windows: Bytes = np.ndarray((len(self._bytes) - length + 1, length), np.uint8, self._bytes, 0, (1, 1))
-                yield found, windows[self.starts[found]]
-            at += count
+    def around(self, numbers: Numbers, head: int, tail: int) -> Bytes:
+        """How some lines begin and end, so much of each, one in each row."""
+        table: Bytes = np.empty((len(numbers), head + tail), np.uint8)
+        starts = self.starts[numbers]
+        table[:, :head] = self._windows(head)[starts]
+        table[:, head:] = self._windows(tail)[starts + self.lengths[numbers] - tail]
+        return table
 
-
-def even(data: bytes) -> bool:
-    """Whether lines of one length follow each other, by the first few of them: else they have to be looked at."""
-    at = 0
-    lengths: list[int] = []
-    while len(lengths) < _PROBED and (end := data.find(b"\n", at) + 1):
-        lengths.append(end - at)
-        at = end
-    return sum(one != other for one, other in pairwise(lengths)) <= _PROBED // 4
+    def _windows(self, length: int) -> Bytes:
+        """So much of the text, from each place of it."""
+        return np.ndarray((len(self._bytes) - length + 1, length), np.uint8, self._bytes, 0, (1, 1))
 
 
 _room = threading.local()
@@ -145,23 +154,35 @@ class Like(NamedTuple):
             yield Run(origin, partition, first, first + end - at, at)
 
 
-_kinds: dict[tuple[str, int, bytes], Kind] = {}
+_kinds: dict[tuple[object, ...], Kind] = {}
+_wrappings: dict[tuple[object, ...], Wrapping] = {}
 
 
 def _kind_of(channel: str, line: bytes, *, known: bool) -> Kind | None:
     """The kind that a line may be of, as far as that is known; else the one that it is of."""
     tail = TAIL.search(line)
-    if tail is None:
-        return None
-    key = channel, len(line), tail[1]
-    kind = _kinds.get(key) if known else None
-    if kind is None:
-        kind = Kind.of(channel, line)
-        if kind is not None:
-            if len(_kinds) >= _KINDS_MAX:
-                _kinds.clear()
-            _kinds[key] = kind
-    return kind
+    key = None if tail is None else (channel, len(line), tail[1])
+    return _remembered(_kinds, key, known, partial(Kind.of, channel, line))
+
+
+def _wrapping_of(channel: str, line: bytes, *, known: bool) -> Wrapping | None:
+    """The same for what is around its payload."""
+    tail = TAIL.search(line)
+    key = None if tail is None else (channel, line.find(b',"data":'), tail[1], len(tail[3]))
+    return _remembered(_wrappings, key, known, partial(Wrapping.of, channel, line))
+
+
+def _remembered(
+    memory: dict[tuple[object, ...], _T], key: tuple[object, ...] | None, known: bool, make: Callable[[], _T | None]
+) -> _T | None:
+    found = memory.get(key) if known and key is not None else None
+    if found is None and key is not None:
+        found = make()
+        if found is not None:
+            if len(memory) >= _KINDS_MAX:
+                memory.clear()
+            memory[key] = found
+    return found
 
 
 def look(channel: str, cut: Cut, bytes_max: int) -> Like | None:
@@ -169,8 +190,10 @@ def look(channel: str, cut: Cut, bytes_max: int) -> Like | None:
     if not len(cut.lengths) or int(cut.lengths.max()) > bytes_max + 1:
         return None
     looking = _Looking(channel, cut)
-    for numbers, table in cut.tables():
-        looking.at(numbers, table)
+    if cut.even:
+        for numbers, table in cut.tables():
+            looking.at(numbers, table)
+    looking.around()
     return looking.found()
 
 
@@ -195,18 +218,54 @@ class _Looking:
                 return
             said = kind.said(table)
             if said is not None:
-                self._note(kind, numbers, said)
+                self._note(kind.place, numbers, said)
                 return
             fits = kind.fitting(table)
             said = kind.said(table[fits]) if np.count_nonzero(fits) >= TOGETHER_MIN else None
             if said is not None:
-                self._note(kind, numbers[fits], said)
+                self._note(kind.place, numbers[fits], said)
                 numbers, table = numbers[~fits], table[~fits]
                 if len(numbers) < TOGETHER_MIN:
                     return
 
-    def _note(self, kind: Kind, numbers: Numbers, said: Said) -> None:
-        self._which[numbers] = self._places.setdefault(kind.place, len(self._places))
+    def around(self) -> None:
+        """Look at what is left: around the payloads, and at these."""
+        left = self._rest.nonzero()[0]
+        for _ in range(_WRAPPINGS_MAX):
+            if len(left) < TOGETHER_MIN:
+                return
+            first = self._cut.lines[left[0]]
+            for known in (True, False):
+                wrapping = _wrapping_of(self._channel, first, known=known)
+                alike = left[:0] if wrapping is None else self._around(wrapping, left)
+                if len(alike) and alike[0] == left[0]:
+                    break
+            if len(alike) == len(left):
+                return
+            left = np.setdiff1d(left[1:], alike, assume_unique=True)
+
+    def _around(self, wrapping: Wrapping, numbers: Numbers) -> Numbers:
+        """Look at those around whose payloads there is what is around another's; which these are."""
+        numbers = numbers[self._cut.lengths[numbers] > wrapping.head + wrapping.tail]
+        if not len(numbers):
+            return numbers
+        table = self._cut.around(numbers, wrapping.head, wrapping.tail)
+        for choose in (None, wrapping.marked, wrapping.kind.fitting):
+            if choose is not None:
+                fits = choose(table)
+                numbers, table = numbers[fits], table[fits]
+            said = wrapping.said(table, self._lines(numbers)) if len(numbers) >= TOGETHER_MIN else None
+            if said is not None:
+                self._note(wrapping.kind.place, numbers, said)
+                break
+        return numbers
+
+    def _lines(self, numbers: Numbers) -> list[bytes]:
+        every = self._cut.lines
+        return every if len(numbers) == len(every) else [every[number] for number in numbers.tolist()]
+
+    def _note(self, place: Place, numbers: Numbers, said: Said) -> None:
+        self._which[numbers] = self._places.setdefault(place, len(self._places))
         self._sequences[numbers] = said.sequences
         self._times += (said.min_us, said.max_us)
         self._rest[numbers] = False
@@ -216,5 +275,5 @@ class _Looking:
         others = self._rest.nonzero()[0]
         if len(others) * 2 > len(self._rest):
             return None
-        rest = [self._cut.line(number) for number in others.tolist()]
+        rest = self._lines(others) if len(others) else []
         return Like(list(self._places), self._which, self._sequences, min(self._times), max(self._times), rest, others)

@@ -43,7 +43,7 @@ _FEW: Final = 8  # where not more lines than this come together, each is asked w
 _LOW: Final = range(4)
 _DIGITS: Final = [b"".join([b"%d" % digit * 10**place for digit in range(10)]) * 10 ** (3 - place) for place in _LOW]
 """The last digits of 0 to 9,999; their last but one; and so on."""
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -64,7 +64,7 @@ class Envelope(msgspec.Struct, gc=False):
 decode = msgspec.json.Decoder(Envelope).decode
 _time_of = attrgetter("time")
 _channel_of = attrgetter("channel")
-_without_crc = itemgetter(slice(-_CRC_BYTES))
+without_crc = itemgetter(slice(-_CRC_BYTES))
 
 
 class Piece:
@@ -92,7 +92,7 @@ class Piece:
     def lines(self) -> Sequence[bytes]:
         """The same, one by one."""
         if self._lines is None:
-            self._lines = BytesIO(self.data).readlines()  # a third of the time of bytes.split
+            self._lines = lines_of(self.data) if self._cut is None else self._cut.lines
         return self._lines
 
     @property
@@ -100,7 +100,7 @@ class Piece:
         """Where they are, if they are many and there is somebody who looks at many at once."""
         if not self._sought and self.single and TOGETHER_BYTES_MIN <= len(self.data) <= TOGETHER_BYTES_MAX:
             alike, self._sought = together(), True
-            self._cut = None if alike is None or not alike.even(self.data) else alike.Cut(self.data)
+            self._cut = None if alike is None else alike.Cut(self.data)
         return self._cut
 
     @property
@@ -175,6 +175,11 @@ def split(data: bytes) -> Piece:
     return Piece(whole, [whole] if 0 <= whole.find(b"\n") == len(whole) - 1 else None)  # who comes alone is waited for
 
 
+def lines_of(data: bytes) -> list[bytes]:
+    """Lines one by one, each with its newline."""
+    return BytesIO(data).readlines()  # a third of the time of bytes.split
+
+
 def piece_of(lines: Sequence[bytes]) -> Piece:
     """Lines that somebody has one by one, without their newlines."""
     ended = [line + b"\n" for line in lines]
@@ -205,7 +210,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 def read_all(channel: str, pieces: Sequence[Piece], bytes_max: int) -> tuple[Batch | None, list[tuple[int, str]]]:
     """What can be stored of some pieces, if anything; and which lines cannot be, and why."""
-    if len(pieces) > 1 and all(piece.cut is not None for piece in pieces):  # the more, the better
+    if len(pieces) > 1 and all(piece.cut is not None and piece.cut.even for piece in pieces):  # the more, the better
         batch = _read_alike(channel, Piece.of(pieces), bytes_max)
         if batch is not None:
             return batch, []
@@ -256,7 +261,7 @@ def _read_one(channel: str, line: bytes) -> Batch | None:
             line.decode()
         envelope = decode(line)
         made_us = time_us(envelope.time)
-    except (*_UNREADABLE, InvalidMessage):
+    except (*UNREADABLE, InvalidMessage):
         return None
     if tail is None or envelope.channel != channel or line[-11:-3] != b"%08x" % _value(line[:-_CRC_BYTES]):
         return None
@@ -276,11 +281,11 @@ def _read(channel: str, piece: Piece, bytes_max: int) -> Batch | None:
         if not data.isascii():
             data.decode()
         envelopes = list(map(decode, lines))  # not decode_lines, to which a newline within a message is a space
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if set(map(_channel_of, envelopes)) != {channel}:
         return None
-    crcs = list(map(_value, map(_without_crc, lines)))
+    crcs = list(map(_value, map(without_crc, lines)))
     runs = (_one_run(lines, crcs) if len(lines) > _FEW else None) or _runs(lines, data, crcs)
     if runs is None or None in {station_of(run.origin) for run in runs}:
         return None
@@ -361,7 +366,7 @@ def why_not(channel: str, line: bytes, bytes_max: int) -> str | None:
         line.decode()
         envelope = decode(line)
         time_us(envelope.time)
-    except (*_UNREADABLE, InvalidMessage) as error:
+    except (*UNREADABLE, InvalidMessage) as error:
         return f"it is no message: {error}"
     if envelope.channel != channel:
         return f"it belongs to channel {envelope.channel[:200]!r}, not to '{channel}'"

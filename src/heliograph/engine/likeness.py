@@ -56,7 +56,7 @@ class Said(NamedTuple):
     max_us: int
 
 
-class _Number(NamedTuple):
+class Number(NamedTuple):
     """Where a number stands in a line, of which some digits may be others."""
 
     columns: slice
@@ -75,16 +75,52 @@ class _Number(NamedTuple):
         found: Numbers = table[:, self.columns] @ self.weights + self.base
         return found
 
+    def moved(self, columns: int) -> Self:
+        """The same number in tables that begin elsewhere."""
+        span = slice(self.columns.start + columns, self.columns.stop + columns)
+        return self._replace(columns=span)
+
+
+class Form(NamedTuple):
+    """What bytes in a row may be."""
+
+    low: Bytes  # the least that each may be
+    high: Bytes  # and the most
+    text: Mask  # which of them are in a string: they may be anything from low to high that does not end it
+
+    def without(self, span: slice) -> Form:
+        """The same of what is left if some are taken out."""
+        kept: Mask = np.ones(len(self.low), np.bool_)
+        kept[span] = False
+        return Form(self.low[kept], self.high[kept], self.text[kept])
+
+    def differ(self, table: Bytes) -> Mask | None:
+        """In which columns rows differ, if all are of this form; else None."""
+        least, most = _over_all(np.minimum, table), _over_all(np.maximum, table)
+        if _any((least < self.low) | (most > self.high)):
+            return None
+        doubtful = (self.text & (least <= _BACKSLASH) & ((most >= _BACKSLASH) | (least <= _QUOTE))).nonzero()[0]
+        if len(doubtful):
+            inside = table[:, doubtful]
+            if _any((inside == _QUOTE) | (inside == _BACKSLASH)):
+                return None
+        differ: Mask = least != most
+        return differ
+
+    def fitting(self, table: Bytes) -> Mask:
+        """Which rows are of this form."""
+        ends = ((table == _QUOTE) | (table == _BACKSLASH)) & self.text
+        fits: Mask = ((table >= self.low) & (table <= self.high) & ~ends).all(axis=1)
+        return fits
+
 
 class Kind(NamedTuple):
     """What some lines have in common."""
 
-    low: Bytes  # the least that each byte may be
-    high: Bytes  # and the most
-    text: Mask  # which of them are in a string: they may be anything from low to high that does not end it
+    form: Form
     place: Place
-    sequence: _Number
-    time: _Number
+    sequence: Number
+    time: Number
 
     @classmethod
     def of(cls, channel: str, line: bytes) -> Self | None:
@@ -94,43 +130,47 @@ class Kind(NamedTuple):
         if tail is None or values is None:
             return None
         room = _Room(line)
-        time = _Number.at(line, 0, [], time_us(decode(line).time))
+        time = Number.at(line, 0, [], time_us(decode(line).time))
         for name, at, value in values:
             if value[:1] != b'"':
                 room.number(at, value)
             elif name == b"time":
                 if _TIME.fullmatch(value):
                     room.time(at + 1)
-                    time = _Number.at(line, at + 1 + _HOUR, _WEIGHTS, time.base)
+                    time = Number.at(line, at + 1 + _HOUR, _WEIGHTS, time.base)
             elif name not in _STAY and b"\\" not in value:
                 room.string(at + 1, at + len(value) - 1)
         room.digits(*tail.span(3))
         room.low[_SUM], room.high[_SUM] = ord("0"), ord("f")
         powers = [10**power for power in range(len(tail[3]) - 1, -1, -1)]
-        sequence = _Number.at(line, tail.start(3), powers, int(tail[3]))
-        return cls(room.low, room.high, room.text, (tail[1].decode(), int(tail[2])), sequence, time)
+        sequence = Number.at(line, tail.start(3), powers, int(tail[3]))
+        form = Form(room.low, room.high, room.text)
+        return cls(form, (tail[1].decode(), int(tail[2])), sequence, time)
 
     def said(self, table: Bytes) -> Said | None:
         """What lines say if all are messages of a kind, with the right checksums; else None."""
-        least, most = _over_all(np.minimum, table), _over_all(np.maximum, table)
-        if _any((least < self.low) | (most > self.high)):
+        differ = self.form.differ(table)
+        if differ is None or _sums(table, differ.nonzero()[0]).tobytes() != sums_in(table).tobytes():
             return None
-        doubtful = (self.text & (least <= _BACKSLASH) & ((most >= _BACKSLASH) | (least <= _QUOTE))).nonzero()[0]
-        if len(doubtful):
-            inside = table[:, doubtful]
-            if _any((inside == _QUOTE) | (inside == _BACKSLASH)):
-                return None
-        if _sums(table, (least != most).nonzero()[0]).tobytes() != table[:, _SUM].tobytes():
-            return None
-        times = table if _any((least != most)[self.time.columns]) else table[:1]
-        moments = self.time.read(times)
-        return Said(self.sequence.read(table), int(moments.min()), int(moments.max()))
+        return self.read(table, differ)
+
+    def read(self, table: Bytes, differ: Mask) -> Said:
+        """What they say, by where they differ."""
+        times = self.time.read(table if _any(differ[self.time.columns]) else table[:1])
+        return Said(self.sequence.read(table), int(times.min()), int(times.max()))
+
+    def without(self, span: slice) -> Self:
+        """The same for lines without some of their bytes, which are behind the time and before the sequence."""
+        return self._replace(form=self.form.without(span), sequence=self.sequence.moved(span.start - span.stop))
 
     def fitting(self, table: Bytes) -> Mask:
         """Which lines are of a kind, but for their checksums."""
-        ends = ((table == _QUOTE) | (table == _BACKSLASH)) & self.text
-        fits: Mask = ((table >= self.low) & (table <= self.high) & ~ends).all(axis=1)
-        return fits
+        return self.form.fitting(table)
+
+
+def sums_in(table: Bytes) -> Bytes:
+    """The checksums that lines say, by their ends."""
+    return table[:, _SUM]
 
 
 class _Room:
@@ -199,6 +239,18 @@ def _values(line: bytes) -> list[tuple[bytes | None, int, bytes]] | None:
         else:
             values.append((name if len(within) == 1 else None, found.start(), found[0]))
     return values
+
+
+def payload_of(line: bytes) -> slice | None:
+    """Where the payload is in a message."""
+    first = depth = 0
+    for found in _TOKEN.finditer(line):
+        if not first and depth == 1 and found[0] == b'"data"' and line[found.end() : found.end() + 1] == b":":
+            first = found.end() + 1
+        depth += (found[0] in (b"{", b"[")) - (found[0] in (b"}", b"]"))
+        if first and (not depth or (depth == 1 and found[0] == b",")):
+            return slice(first, found.start())
+    return None
 
 
 def _over_all(least_or_most: np.ufunc, table: Bytes) -> Bytes:
