@@ -101,7 +101,8 @@ class Ledger:
         with self.store.turn() as turn:
             if not turn.progress():
                 for number in range(file.partitions):
-                    turn.begin(Progress(number, first(number), file.incarnation, self.wall_us()))
+                    begin = Progress(number, first(number), file.incarnation, self.wall_us())
+                    turn.begin(begin, awaits=begin.next > self._engine.bounds(self._channel, number).next)
 
     def mono_us(self) -> int:
         """The clock of leases."""
@@ -154,7 +155,8 @@ class Ledger:
             now = bound
             if progress.next > bound.next:  # others may have gone further since we looked
                 now = self._engine.bounds(self._channel, number)
-            if progress.incarnation != life or not now.first <= progress.next <= now.next:
+            fits = now.first <= progress.next <= now.next or turn.awaits(progress)
+            if progress.incarnation != life or not fits:
                 progress = self._fit(turn, progress, life, gaps)
             frontiers.append(Frontier(number, progress.next, bound.next))  # what came since then is not synced yet
         return gaps, frontiers
@@ -243,6 +245,12 @@ class Ledger:
         """Everything before these offsets is acknowledged, by partition."""
         with self.store.look() as turn:
             return _floors(turn)
+
+    def awaits(self, partition: int, offset: int, life: str) -> bool:
+        """Whether the queue was asked to begin at that offset, beyond the end of the log, in this life of the channel."""
+        with self.store.look() as turn:
+            progress = turn.progress()[partition]
+            return progress.next == offset and progress.incarnation == life and turn.awaits(progress)
 
     def anchor(self, partition: int, offset: int, message_id: str, life: str) -> None:
         """Note which message stands before an offset in this life of the channel, to recognise the log by it."""
