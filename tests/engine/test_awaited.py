@@ -1,4 +1,4 @@
-"""A subscription that is asked to begin beyond the end of its log waits for that offset, and still does after a restart."""
+"""A subscription that is asked to begin beyond the end of its log waits for that offset, also after a restart."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Ledger:
             return _floors(turn)
 
     def awaits(self, partition: int, offset: int, life: str) -> bool:
-        """Whether the queue was asked to begin at that offset, beyond the end of the log, in this life of the channel."""
+        """Whether the queue was asked to begin at that offset, beyond the end, in this life of the channel."""
         with self.store.look() as turn:
             progress = turn.progress()[partition]
             return progress.next == offset and progress.incarnation == life and turn.awaits(progress)
