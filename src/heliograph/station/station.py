@@ -662,7 +662,10 @@ class Station:
 
     @explaining("cannot delete the channel")
     def delete_channel(self, name: str) -> None:
-        """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
+        """Delete a channel with its data and its subscriptions' positions. Making it again starts empty.
+
+        SubscriptionBusy while a subscriber is live; not for a wildcard's sake, which drops the channel and goes on.
+        """
         check_name(name)
         self.engine.check_writable()
         wildcards = self.engine.wildcards
