@@ -118,17 +118,9 @@ class Turn:
         rows = self._execute(f"SELECT {columns} FROM partition ORDER BY number")
         return {row[0]: Progress(*row) for row in rows}
 
-    def begin(self, progress: Progress, *, awaits: bool = False) -> None:
-        """Say where a partition stands, whatever was known of it; ``awaits`` if its log has to come so far yet."""
+    def begin(self, progress: Progress) -> None:
+        """Say where a partition stands, whatever was known of it."""
         self._execute("INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?)", progress)
-        if awaits:
-            self.set_meta(f"awaits {progress.number}", str(progress.next))
-        else:
-            self._execute("DELETE FROM meta WHERE name = ?", (f"awaits {progress.number}",))
-
-    def awaits(self, progress: Progress) -> bool:
-        """Whether nothing was handed out because the queue was asked to begin beyond the end of the log."""
-        return self.meta(f"awaits {progress.number}") == str(progress.next)
 
     def advance(self, partition: int, following: int, time_us: int) -> None:
         self._execute("UPDATE partition SET next = ?, time_us = ? WHERE number = ?", (following, time_us, partition))
