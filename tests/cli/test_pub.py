@@ -203,7 +203,11 @@ def test_a_duration_that_is_no_number_of_this_world_is_refused(helio: Helio, opt
         ("pub", "alerts", "x", "-H", "A-B=1"),
         ("pub", "alerts", "x", "--type", ""),
         ("pub", "alerts", "x", "--key", "k" * 70_000),
+        ("pub", "alerts", "x", "--ttl", "0s"),
+        ("pub", "alerts", "x", "--delay", "4000d"),
+        ("pub", "alerts", "x", "--at", "2999-01-01"),
         ("sub", "alerts", "--start", "nonsense"),
+        ("sub", "sensors.>", "--start", "5"),
         ("reply", "alerts", "--exec", "cat", "--start", "nonsense"),
     ],
 )

@@ -25,6 +25,7 @@ from heliograph.errors import InvalidMessage, MessageTooLarge
 from heliograph.message import attributes as own_attributes
 from heliograph.names import check_publishable
 from heliograph.payloads import Payloads
+from heliograph.schedule.times import due_us, ttl_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -141,7 +142,8 @@ def pub(
     bytes_max = common.config().messages.max_bytes
     given = [message.encode("utf-8", "surrogateescape")] if message is not None else _read(files, bytes_max)
     reader = Reader(mode, common.warn)
-    own_attributes(key, correlation_id, None, None, headers)  # checked before a station is made for them, too
+    own_attributes(key, correlation_id, None, None, headers)  # all is checked before a station is made for it
+    _check_times(delay, deliver_at, ttl)
     size = _checked(given[0], reader, type_name) if given else 0
     client = hub_client(common)
     if client is not None:
@@ -158,6 +160,12 @@ def pub(
         publishing.each = receipts or single
         publishing.place = "message {}" if message is not None or files else "line {}"
         publishing.run(batches, stop, rate)
+
+
+def _check_times(delay: float | None, deliver_at: datetime | None, ttl: float | None) -> None:
+    ttl_of(ttl)
+    if delay is not None or deliver_at is not None:
+        due_us(time.time_ns() // 1000, deliver_at, delay)
 
 
 def _checked(raw: bytes, reader: Reader, type_name: str | None) -> int:

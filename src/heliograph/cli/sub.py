@@ -150,7 +150,7 @@ def sub(
     where = _envelope_only(conditions)
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    check_word(start, SYSTEM_CLOCK)  # before a station is made for it
+    check_word(start, SYSTEM_CLOCK, several=is_pattern(channel))  # before a station is made for it
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
             show = messages.printer(common, shape, several=has_several(station, channel), channels=is_pattern(channel))
