@@ -829,3 +829,51 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_closing_that_is_cancelled_goes_on_and_is_waited_for_by_who_closes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        station = await hg.open_async(tmp_path)
+        close, calls, ended = station.sync_station.close, [0], threading.Event()
+
+        def slowly() -> None:
+            calls[0] += 1
+            time.sleep(0.3)
+            close()
+            ended.set()
+
+        monkeypatch.setattr(station.sync_station, "close", slowly)
+        reading = asyncio.create_task(anext(station.read("alerts", follow=True)))
+        await station.publish("other", "x")
+        await asyncio.sleep(0.1)
+        first = asyncio.create_task(station.close())
+        await asyncio.sleep(0.1)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await station.close()
+        assert ended.is_set(), "closed again, and not waited for the first"
+        assert calls == [1], "two closed at once"
+        with pytest.raises((hg.StationClosed, hg.NotFound, StopAsyncIteration)):
+            await asyncio.wait_for(reading, PATIENCE_S)
+        await station.close()
+
+    asyncio.run(main())
+
+
+def test_closing_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even where nobody closes it again: threads that wait end, and who publishes is told."""
+
+    async def main() -> None:
+        station = await hg.open_async(tmp_path)
+        queue = await station.queue("alerts", "jobs")
+        assert not await queue.receive(wait_s=0.1)
+        assert station._waiters._threads is not None
+        closing = asyncio.create_task(station.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await eventually(lambda: station.sync_station.closed and station._waiters._threads is None)
+
+    asyncio.run(main())

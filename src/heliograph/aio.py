@@ -252,6 +252,7 @@ class AsyncStation:
         self._must_look = station.type_checks.must_look
         self._waiters = Waiters()
         self._waiting: dict[Ticket, tuple[asyncio.Future[int], str]] = {}
+        self._closing: asyncio.Task[None] | None = None
         publishing = station.config.publishing
         self._wait_s = publishing.busy_timeout_s if publishing.when_full == "wait" else 0.0
 
@@ -693,13 +694,23 @@ class AsyncStation:
         await self._call(self.sync_station.sync)
 
     async def close(self) -> None:
-        """Stop the subscriptions, sync, and let go of the directory."""
-        await surely(self.sync_station.close)
-        self._waiters.close()
-        for future, _ in self._waiting.values():
-            if not future.done():
-                future.set_exception(StationClosed("the station was closed before this message was stored"))
-                future.exception()  # seen: whoever published may be about to hear the same from the thread that submits
+        """Stop the subscriptions, sync, and let go of the directory.
+
+        That goes on if whoever awaits it is cancelled; closing again then waits for the end of it.
+        """
+        if self._closing is None or self._closing.done():
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await surely(self.sync_station.close)
+        finally:
+            self._waiters.close()
+            for future, _ in self._waiting.values():
+                if not future.done():
+                    future.set_exception(StationClosed("the station was closed before this message was stored"))
+                    future.exception()  # seen: whoever published may hear the same from the thread that submits
 
     async def __aenter__(self) -> Self:
         return self

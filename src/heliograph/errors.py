@@ -137,7 +137,8 @@ class DiskFull(StorageError):
 
 class OutcomeUnknown(StorageError):
     """The message may or may not survive: a sync failed (the log is fenced until it is repaired), a hub that a client
-    published to did not answer in time, or a process that was to append it with its own messages is stopped."""
+    published to did not answer in time, or before the client was closed or refused, or a process that was to append it
+    with its own messages is stopped."""
 
 
 class Fenced(StorageError):

@@ -32,6 +32,9 @@ ID_CHARS_MAX = 1024
 PARTITIONS_MAX = 1024
 """Most partitions of one channel: each costs a directory, and whoever reads it some open files."""
 
+PARTITION_DIGITS = rb"0|[1-9][0-9]{0,2}|10[01][0-9]|102[0-3]"
+"""The number of a partition, as lines say it: less than PARTITIONS_MAX."""
+
 CHUNK_BYTES = 256 * 1024
 """How much of a log one pull reads: enough to decode in bulk, little enough to stay in the CPU's cache."""
 

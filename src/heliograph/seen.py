@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Final
 
 _ADDED_MAX: Final = 256
@@ -286,8 +287,8 @@ class SeenSet:
         return result
 
     @classmethod
-    def from_json(cls, value: object) -> SeenSet:
-        """The seen-set that ``to_json`` told; ValueError if it is no such thing."""
+    def from_json(cls, value: object, partitions_max: float = inf) -> SeenSet:
+        """The seen-set that ``to_json`` told; ValueError if it is no such thing, or one of more partitions."""
         if not isinstance(value, dict):
             raise ValueError("a seen-set is an object of origins")  # noqa: TRY004
         result = cls()
@@ -297,5 +298,7 @@ class SeenSet:
             for partition, intervals in partitions.items():
                 if not isinstance(partition, str) or not (partition.isascii() and partition.isdecimal()):
                     raise ValueError("a partition is a number")
+                if int(partition) >= partitions_max:
+                    raise ValueError(f"a channel has no partition {partition}")
                 result._sets[origin, int(partition)] = IntervalSet.from_json(intervals)
         return result

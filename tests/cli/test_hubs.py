@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.cli import hubs
+from heliograph.client import awaited
 from tests.cli.harness import Child, Helio, helio_in, one_line_error
 from tests.client.conftest import TOOL, Hub
 from tests.federation.stations import payloads
@@ -97,3 +99,15 @@ def test_following_a_hub_until_it_is_told_to_end(hub: Hub, tmp_path: Path, numbe
         code, out, err = child.end()
     assert (code, out, err) == (0 if number == signal.SIGTERM else 130, "", "")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_waited_for_is_said_after_a_second(
+    hub: Hub, helio: Helio, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setattr(hubs, "_SILENT_S", 0.05)
+    monkeypatch.setattr(awaited, "TIMEOUT_S", 0.5)
+    result = helio(*(["--quiet"] if quiet else []), "pub", "alerts", "x", *at(hub))
+    said = f"waiting for the hub localhost:{hub.port('hub')}"
+    assert (said in result.stderr) is not quiet
+    assert "was not reached" in one_line_error(result, 1)

@@ -193,3 +193,35 @@ def test_a_file_that_is_not_there_makes_no_station(helio: Helio, data: Path, tmp
 @pytest.mark.parametrize("option", ["--delay", "--ttl"])
 def test_a_duration_that_is_no_number_of_this_world_is_refused(helio: Helio, option: str, digits: str) -> None:
     assert "not a duration" in one_line_error(helio("pub", "alerts", "hello", option, f"{digits}d"), 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pub", "alerts", "{x", "--as", "json"),
+        ("pub", "alerts", "*", "--as", "base64"),
+        ("pub", "alerts", "x", "-H", "A-B=1"),
+        ("pub", "alerts", "x", "--type", ""),
+        ("pub", "alerts", "x", "--key", "k" * 70_000),
+        ("pub", "alerts", "x", "--ttl", "0s"),
+        ("pub", "alerts", "x", "--delay", "4000d"),
+        ("pub", "alerts", "x", "--at", "2999-01-01"),
+        ("sub", "alerts", "--start", "nonsense"),
+        ("sub", "sensors.>", "--start", "5"),
+        ("reply", "alerts", "--exec", "cat", "--start", "nonsense"),
+    ],
+)
+def test_what_cannot_work_makes_no_station(helio: Helio, data: Path, arguments: tuple[str, ...]) -> None:
+    result = helio(*arguments)
+    assert result.exit_code != 0
+    assert "made a new station" not in result.stderr
+    assert not data.exists()
+
+
+def test_nor_does_a_file_that_is_too_large(
+    helio: Helio, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_MESSAGES_MAX_BYTES", "100000")
+    (tmp_path / "large").write_bytes(b"x" * 2_000_000)
+    assert "messages.max_bytes is" in one_line_error(helio("pub", "alerts", "--file", tmp_path / "large"), 2)
+    assert not data.exists()

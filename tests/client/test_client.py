@@ -77,6 +77,19 @@ def test_names_that_are_none_reach_no_disk(hub: Hub, name: str) -> None:
         client.publish(name, "x")
 
 
+def test_a_start_beyond_the_end_is_waited_for(hub: Hub) -> None:
+    with hub.open("hub") as station, hub.connect() as client:
+        station.publish_many("alerts", ["zero", "one", "two"])
+        got: list[int] = []
+        gaps: list[hg.Gap] = []
+        client.subscribe("alerts", lambda message: got.append(message.offset), start=5, on_gap=gaps.append)
+        station.publish("alerts", "three")
+        time.sleep(0.3)
+        station.publish_many("alerts", ["four", "five", "six"])
+        wait_for(lambda: len(got) >= 2)
+        assert (got, gaps) == ([5, 6], [])
+
+
 def test_errors_of_the_hub_are_ours(hub: Hub) -> None:
     hub.station("hub", peers=[TOOL], messages={"max_bytes": "16KiB"}, storage={"auto_create": False})
     with hub.open("hub") as station, hub.connect() as client:

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -208,6 +209,42 @@ def test_a_new_incarnation_of_the_same_log_is_gone_on_with_silently(hub: Hub) ->
         wait_for(lambda: len(got) >= 20)
     assert got == list(range(20))
     assert gaps == []
+
+
+@pytest.mark.parametrize("what", ["publish", "request"])
+def test_what_is_on_its_way_when_its_client_is_closed_has_an_unknown_outcome(
+    hub: Hub, proxy: Proxies, what: str
+) -> None:
+    line = proxy()
+    with hub.open("hub"), ThreadPoolExecutor() as pool:
+        client = hub.connect(url=f"wss://localhost:{line.port}")
+        client.publish("alerts", "answered")
+        line.silent.set()
+        sent = pool.submit(getattr(client, what), "alerts", "on its way")
+        time.sleep(0.3)
+        client.close()
+        with pytest.raises(hg.OutcomeUnknown, match="whether it was stored is not known: the client is closed"):
+            sent.result(10)
+        with pytest.raises(hg.StationClosed):
+            getattr(client, what)("alerts", "never sent")
+
+
+def test_a_hub_that_refuses_its_client_before_it_answered_leaves_an_unknown_outcome(hub: Hub, proxy: Proxies) -> None:
+    line = proxy()
+    with ThreadPoolExecutor() as pool:
+        with hub.open("hub"):
+            client = hub.connect(url=f"wss://localhost:{line.port}")
+            client.publish("alerts", "answered")
+            line.silent.set()
+            sent = pool.submit(client.publish, "alerts", "on its way", timeout=30)
+            time.sleep(0.3)
+        hub.station("hub", peers=[{"name": "nobody"}])
+        with hub.open("hub"):
+            line.silent.clear()
+            line.cut()
+            with pytest.raises(hg.OutcomeUnknown, match=r"whether it was stored is not known: .*refused"):
+                sent.result(20)
+        client.close()
 
 
 def test_no_answer_in_time_is_an_unknown_outcome(hub: Hub, proxy: Proxies) -> None:

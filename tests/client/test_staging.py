@@ -9,7 +9,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -200,6 +201,22 @@ def test_a_cut_before_each_answer_changes_nothing(hub: Hub, mute: list[int]) -> 
         aside.abort("alone")
     assert numbers(hub) == [1, 2]
     assert files(hub) == []
+
+
+def test_a_batch_whose_client_is_closed_before_the_answer_may_be_published(
+    hub: Hub, proxy: Callable[..., Proxy]
+) -> None:
+    line = proxy()
+    with hub.open("hub"), ThreadPoolExecutor() as pool:
+        client = hub.connect(url=f"wss://localhost:{line.port}")
+        aside = client.staging()
+        laid = [aside.stage("0", "t", "alerts", events(1), query=Q)]
+        line.silent.set()
+        sent = pool.submit(aside.commit, "0", laid, query=Q)
+        time.sleep(0.3)
+        client.close()
+        with pytest.raises(OutcomeUnknown, match="whether it is published is not known: the client is closed"):
+            sent.result(10)
 
 
 def test_a_hub_that_loses_every_connection_is_given_up(hub: Hub, mute: list[int]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.engine import foreign
 from heliograph.engine.foreign import Run
 from heliograph.engine.origins import station_of
+from heliograph.limits import PARTITION_DIGITS, PARTITIONS_MAX
 from tests.arrivals import HOST2, identity, line, lines, sealed
 
 BYTES_MAX = 10_000
@@ -66,6 +69,18 @@ def test_an_id_or_a_key_that_nobody_could_have_published_is_refused() -> None:
         batch, refused = foreign.read_all("alerts", [foreign.piece_of([*lines(3, 100), odd, line(0)])], 1 << 20)
         assert batch is not None and batch.total == 98
         assert [at for at, _ in refused] == [97]
+
+
+def test_a_partition_that_no_channel_has_is_refused_where_it_arrives() -> None:
+    for partition in (0, 9, 10, 99, 100, 999, 1000, 1009, 1010, 1019, 1020, 1023):
+        assert foreign.why_not("alerts", line(0, partition=partition), BYTES_MAX) is None, partition
+    for partition in (1024, 1029, 1030, 1100, 2000, 9999, 10_000):
+        odd = line(0, partition=partition)
+        assert foreign.why_not("alerts", odd, BYTES_MAX), partition
+        for batch in ([odd], [*lines(1, 100), odd]):
+            assert foreign.read("alerts", foreign.piece_of(batch), BYTES_MAX) is None
+    numbers = [number for number in range(12_000) if re.fullmatch(PARTITION_DIGITS, b"%d" % number)]
+    assert numbers == list(range(PARTITIONS_MAX))
 
 
 FIRSTS = st.integers(0, 2000) | st.sampled_from([9_990, 19_850, 99_999, 1_234_567, 10**9 - 150])

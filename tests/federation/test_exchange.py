@@ -115,7 +115,13 @@ def test_a_large_set_is_told_in_parts() -> None:
     assert part_of(SeenSet(), None) == (SeenSet(), None)
 
 
-@pytest.mark.parametrize("said", [{"a.k": {"x": [[0, 1]]}}, {"a.k": {"0": [[5, 3]]}}, {"a.k": {"0": [[0, 1], [1, 2]]}}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"a.k": {"x": [[0, 1]]}}, {"a.k": {"0": [[5, 3]]}}, {"a.k": {"0": [[0, 1], [1, 2]]}},
+        {"a.k": {"1024": [[0, 1]]}}, {"a.k": {"9" * 5000: [[0, 1]]}},
+    ],
+)  # fmt: skip
 def test_a_set_that_is_none_is_refused(exchange: Exchange, said: Any) -> None:
     with pytest.raises(ProtocolError):
         set_of(said)

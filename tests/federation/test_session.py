@@ -584,6 +584,18 @@ def test_gaps_are_told() -> None:
     assert (gapped.channel, gapped.gaps, gapped.reason) == ("alerts", gaps, "trimmed")
 
 
+def test_gaps_of_a_partition_that_no_channel_has_break_the_protocol() -> None:
+    pair = Pair().flow()
+    stream = pair.stream()
+    gaps = SeenSet()
+    gaps.add("client.k3f9q2", 1024, 3, 9)
+    pair.client.sending.gap(stream, gaps, "trimmed")
+    pair.flow()
+    (closed,) = pair.take(pair.hub, events.Closed)
+    assert "no partition 1024" in closed.reason
+    assert not pair.take(pair.hub, events.Gapped)
+
+
 def test_requests_are_answered_in_any_order() -> None:
     pair = Pair().flow()
     first, second = pair.client.calls.call("read", b"{}"), pair.client.calls.call("publish", b"[1]")

@@ -286,6 +286,25 @@ def test_the_audit_rotates_keeps_so_many_files_and_loses_no_line_of_those(tmp_pa
     assert one.failed == 0
 
 
+def test_an_audit_that_cannot_be_rotated_grows_and_its_records_are_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = audit(tmp_path / "data", max_bytes=500)
+
+    def refuse(old: Path, new: Path) -> None:
+        raise PermissionError(f"{old} to {new}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one._disk, "rename", refuse)
+        for number in range(30):
+            one.write("tested", number=number)
+    assert one.failed == 0
+    assert len(one.path.read_bytes().splitlines()) == 30
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1, "told once"
+    one.write("tested", number=30)
+    assert not one.path.exists(), "rotated as soon as it can be"
+
+
 def test_the_audit_of_many_threads_mixes_no_lines(tmp_path: Path) -> None:
     one = audit(tmp_path / "data", max_bytes=2000, max_files=1000)
 

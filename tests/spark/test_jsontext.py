@@ -6,6 +6,7 @@ import decimal
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -62,7 +63,16 @@ def test_a_struct_is_what_each_row_would_be_by_itself(data: some.DataObject) -> 
     begin = data.draw(some.integers(0, len(values)))
     some_of_it = values.slice(begin, data.draw(some.integers(0, 3)))
     for array in (values, some_of_it):
-        assert rows_of(array) == [encode(one).decode() for one in array.to_pylist()]
+        assert rows_of(array) == [encode(shortest(one, kind)).decode() for one in array.to_pylist()]
+
+
+def shortest(value: Any, kind: pa.DataType) -> Any:
+    """The same with the fewest digits of what has single precision."""
+    if value is None or not (pa.types.is_struct(kind) or pa.types.is_float32(kind)):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: shortest(value[field.name], field.type) for field in kind}
+    return next(float(text) for text in (f"{value:.{n}e}" for n in range(9)) if np.float32(text) == np.float32(value))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
@@ -81,6 +91,29 @@ def test_text_with_quotes_and_breaks_is_escaped() -> None:
 def test_a_float_stays_one_though_it_is_whole() -> None:
     values = pa.array([{"n": 1.0}, {"n": -0.0}, {"n": 1e22}, {"n": 5e-324}])
     assert rows_of(values) == ['{"n":1.0}', '{"n":-0.0}', '{"n":1e22}', '{"n":5e-324}']
+
+
+def test_a_number_of_single_precision_has_the_digits_that_it_needs() -> None:
+    kind = pa.struct([("n", pa.float32())])
+    for values in (
+        pa.array([{"n": 0.1}, {"n": 1.0}, {"n": None}, {"n": 16777216.0}, {"n": 3.4028235e38}], kind),
+        pa.array([{"n": 0.1}, {"n": 1.0}, {"n": None}, {"n": 16777216.0}, {"n": 3.4028235e38}, None], kind).slice(0, 5),
+    ):
+        assert rows_of(values) == [
+            '{"n":0.1}', '{"n":1.0}', '{"n":null}', '{"n":16777216.0}', '{"n":3.4028235e38}'
+        ]  # fmt: skip
+    for made, wanted in (
+        (pa.array([[0.1, None]], pa.list_(pa.float32())), "[0.1,null]"),
+        (pa.array([{"l": [{"n": 0.1}]}], pa.struct([("l", pa.list_(kind))])), '{"l":[{"n":0.1}]}'),
+        (pa.array([[("a", 0.1)]], pa.map_(pa.string(), pa.float32())), '{"a":0.1}'),
+    ):
+        assert rows_of(made) == [wanted]
+
+
+@given(some.lists(some.floats(allow_nan=False, allow_infinity=False, width=32)))
+def test_and_is_read_back_as_the_same(numbers: list[float]) -> None:
+    texts = rows_of(pa.array(numbers, pa.float32()))
+    assert [np.float32(float(text)) for text in texts] == [np.float32(one) for one in numbers]
 
 
 def test_values_that_are_no_structs_become_json_too() -> None:

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import heliograph as hg
 from heliograph import disk as disks
+from heliograph.log.partition import Partition
 from heliograph.station import Station
 from heliograph.station import station as stations
 from tests.proof.tools import checked_log, eventually, tree
@@ -342,6 +344,29 @@ def test_a_directory_that_was_copied_begins_a_new_life(opened: Opener, root: Pat
         assert next(copy.read("a")).origin == f"host1.{before}"
     with opened() as station:
         assert station.channel("a").incarnation == before
+
+
+def test_several_threads_may_close_it_at_once(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    station = opened(durability="os")
+    station.publish("alerts", "x")
+    log = station.engine.open_partitions()[0]
+    finish, finished = Partition.finish, [0]
+
+    def slowly(self: Partition) -> None:
+        finished[0] += 1
+        time.sleep(0.3)
+        finish(self)
+
+    monkeypatch.setattr(Partition, "finish", slowly)
+
+    def close() -> None:
+        station.close()
+        assert log.closed, "who closes it waits for the end of that"
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(close) for _ in range(3)]:
+            done.result(20)
+    assert finished == [1]
 
 
 def test_closing_again_is_no_error_and_a_context_may_be_closed_inside(opened: Opener) -> None:

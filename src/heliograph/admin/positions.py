@@ -47,7 +47,8 @@ def _wrong(engine: FilesEngine, channel: str, name: str, number: int) -> str | N
         limit = engine.limit(channel, number, synced=False)
     except NotFound:
         return f"the channel has no partition {number}"
-    if position.offset > limit.next:
+    awaited = position.awaits and position.incarnation == engine.incarnation(channel)
+    if position.offset > limit.next and not awaited:
         return f"stands at offset {position.offset}, the log ends at {limit.next}"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SAID: Final = "heliograph.hub"
+_SILENT_S: Final = 1.0
+"""How long a connection may take before it is said what is waited for."""
 _FILES: Final = {"cert": "cert", "cert_key": "key", "ca": "ca", "crl": "crl"}
 
 
@@ -51,9 +54,17 @@ def hub_client(common: Common) -> Client | None:
             raise click.UsageError(f"--{next(iter(said)).replace('_', '-')} is for --hub, and no hub is named")
         return None
     from heliograph.client import connect
+    from heliograph.client.awaited import TIMEOUT_S
     from heliograph.client.settings import files_of
 
     common.log()
     config = common.config()
     named = {_FILES[name]: value for name, value in said.items() if name in _FILES}
-    return connect(address, tls=files_of(config) | named, service=config.service)
+    said_then = f"waiting for the hub {address}, {TIMEOUT_S:.0f} s at most; Ctrl-C ends"
+    waiting = threading.Timer(_SILENT_S, common.note, [said_then])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        return connect(address, tls=files_of(config) | named, service=config.service, timeout=TIMEOUT_S)
+    finally:
+        waiting.cancel()

@@ -21,8 +21,11 @@ from heliograph.cli.names import channel_argument
 from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.schedule import placed
 from heliograph.cli.signals import Stop, Terminated
-from heliograph.errors import InvalidMessage
+from heliograph.errors import InvalidMessage, MessageTooLarge
+from heliograph.message import attributes as own_attributes
 from heliograph.names import check_publishable
+from heliograph.payloads import Payloads
+from heliograph.schedule.times import due_us, ttl_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -138,19 +141,37 @@ def pub(
     }  # fmt: skip
     bytes_max = common.config().messages.max_bytes
     given = [message.encode("utf-8", "surrogateescape")] if message is not None else _read(files, bytes_max)
+    reader = Reader(mode, common.warn)
+    own_attributes(key, correlation_id, None, None, headers)  # all is checked before a station is made for it
+    _check_times(delay, deliver_at, ttl)
+    size = _checked(given[0], reader, type_name) if given else 0
     client = hub_client(common)
     if client is not None:
         _no_delay(attributes)
+    elif size > bytes_max:
+        raise MessageTooLarge(f"a message of {size} bytes for '{channel}'; messages.max_bytes is {bytes_max}")
     with client or common.open(create=True) as station, Stop() as stop:
         if message is None and not files:
             common.note("reading messages, one per line; Ctrl-D ends") if sys.stdin.isatty() else None
             batches, single = _few(_lines(stop, bytes_max), count), False
         else:
             batches, single = _repeat(given, count or 1), len(given) * (count or 1) == 1
-        publishing = _Publishing(common, station, channel, attributes, Reader(mode, common.warn))
+        publishing = _Publishing(common, station, channel, attributes, reader)
         publishing.each = receipts or single
         publishing.place = "message {}" if message is not None or files else "line {}"
         publishing.run(batches, stop, rate)
+
+
+def _check_times(delay: float | None, deliver_at: datetime | None, ttl: float | None) -> None:
+    ttl_of(ttl)
+    if delay is not None or deliver_at is not None:
+        due_us(time.time_ns() // 1000, deliver_at, delay)
+
+
+def _checked(raw: bytes, reader: Reader, type_name: str | None) -> int:
+    """Refuse a payload that nobody can publish before a station is made for it; about how many bytes it takes."""
+    data = reader.payload(raw)
+    return len(raw) if isinstance(data, bytes) else len(Payloads().check_and_encode(type_name, data)[1])
 
 
 def _no_delay(attributes: dict[str, Any]) -> None:

@@ -18,6 +18,9 @@ from heliograph.cli.payloads import MODES, Reader
 from heliograph.cli.pub import header_option
 from heliograph.cli.signals import Stop
 from heliograph.cli.sub import follow
+from heliograph.clock import SYSTEM_CLOCK
+from heliograph.patterns import is_pattern
+from heliograph.station.starts import check_word
 
 if TYPE_CHECKING:
     from heliograph.message import Message
@@ -160,6 +163,7 @@ def reply(
             common, client, channel, work, answer, name=name, start=start, max_retries=max_retries,
             concurrency=concurrency,
         )  # fmt: skip
+    check_word(start, SYSTEM_CLOCK, several=is_pattern(channel))  # before a station is made for it
     with common.open(create=True, **settings) as station, Stop() as stop:
         work = Exec(exec_, station.config.subscribers.timeout_s, capture=True)
         stop.on_second = work.end

@@ -16,9 +16,11 @@ from heliograph.cli.names import SUBSCRIPTION, channel_or_pattern_argument
 from heliograph.cli.printing import OutputLost, Printing
 from heliograph.cli.read import has_several, parse_where
 from heliograph.cli.signals import Stop
+from heliograph.clock import SYSTEM_CLOCK
 from heliograph.delivery.control import Control, delivering
 from heliograph.errors import HeliographError
 from heliograph.patterns import is_pattern
+from heliograph.station.starts import check_word
 from heliograph.station.wildcards import WildcardSubscription
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ def sub(
     where = _envelope_only(conditions)
     given = {"max_retries": max_retries, "subscribers_timeout_s": timeout}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    check_word(start, SYSTEM_CLOCK, several=is_pattern(channel))  # before a station is made for it
     with common.open(create=True, **settings) as station, Stop() as stop:
         if exec_ is None:
             show = messages.printer(common, shape, several=has_several(station, channel), channels=is_pattern(channel))

@@ -94,6 +94,10 @@ class Asker:
                 if asked_at is None:
                     raise
                 raise _unanswered(own_id, channel, timeout_s, str(error)) from error
+            except HeliographError as error:  # closed, or refused from now on
+                if asked_at is None:
+                    raise
+                raise self._unknown(channel, [own_id], str(error)) from error
             self._check_size(connection, channel, line)
             now = self._loop.time()
             again_s = None if asked_at is None else now - asked_at
@@ -143,7 +147,7 @@ class Asker:
         while True:
             try:
                 line = await self._keeper.line(until)
-            except Unreachable as error:
+            except HeliographError as error:  # not there in time, refused from now on, or closed
                 if asked_at is None:
                     raise
                 raise self._unknown(channel, ids, str(error)) from error

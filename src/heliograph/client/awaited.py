@@ -76,8 +76,8 @@ class AsyncClient:
     ) -> Receipt:  # fmt: skip
         """Publish one message. When this returns, it is on the hub's disk.
 
-        After a cut it is sent again, and stored once. If no answer came within the timeout, OutcomeUnknown is raised;
-        Unreachable, if it was never sent.
+        After a cut it is sent again, and stored once. If no answer came within the timeout, or before the client was
+        closed, OutcomeUnknown is raised; Unreachable, or StationClosed, if it was never sent.
         """
         common = Draft(type=type, key=key, headers=headers, correlation_id=correlation_id, subject=subject, id=id)
         lines, ids = self._drafting.events(channel, [data], common, ttl)

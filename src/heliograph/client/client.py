@@ -63,8 +63,8 @@ class Client:
     ) -> Receipt:  # fmt: skip
         """Publish one message. When this returns, it is on the hub's disk.
 
-        After a cut it is sent again, and stored once. If no answer came within the timeout, OutcomeUnknown is raised;
-        Unreachable, if it was never sent.
+        After a cut it is sent again, and stored once. If no answer came within the timeout, or before the client was
+        closed, OutcomeUnknown is raised; Unreachable, or StationClosed, if it was never sent.
         """
         return self._loop.run(
             self._inner.publish(

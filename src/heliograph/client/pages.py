@@ -56,7 +56,9 @@ class Pages:
     def begin(self, found: Found) -> None:
         """Where to begin, and without ``follow`` where to end."""
         self._incarnation = found.incarnation
-        self._places = {number: Place(partition=number, offset=first) for number, first, _ in found.places}
+        self._places = {
+            number: Place(partition=number, offset=first, awaits=first > end) for number, first, end in found.places
+        }
         if not self._follow:
             self._ends = {number: end for number, _, end in found.places}
 

@@ -12,7 +12,7 @@ import msgspec
 
 from heliograph.client.asker import Asker
 from heliograph.client.threads import Loop
-from heliograph.errors import Busy, NotFound, OutcomeUnknown, ProtocolError, Unreachable
+from heliograph.errors import Busy, NotFound, OutcomeUnknown, ProtocolError, StationClosed, Unreachable
 from heliograph.federation.batches import ABORT, COMMIT, STAGE, Abort, Commit, Committed, File, Stage, Staged
 from heliograph.federation.errands import Nothing
 from heliograph.limits import SPARK_HUB_S
@@ -67,7 +67,7 @@ class AsyncStaging:
         while not answer.done:
             try:
                 answer = (await self._ask(COMMIT, ask, Committed))[0]
-            except Unreachable as error:
+            except (Unreachable, StationClosed) as error:
                 raise OutcomeUnknown(
                     f"batch {batch} was laid aside at the hub, but whether it is published is not known: {error}. "
                     "What has begun the hub finishes by itself; asking again is safe"

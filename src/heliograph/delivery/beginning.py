@@ -21,6 +21,8 @@ def establish(engine: Engine, channel: str, name: str, start: Callable[[int], in
     begun = engine.load_position(channel, name, 0) is not None
     for partition in reversed(range(count)):
         if engine.load_position(channel, name, partition) is None:
+            life = engine.incarnation(channel)  # before the bounds: within one life a log never becomes shorter
             offset = engine.bounds(channel, partition).first if begun else start(partition)
-            position = Position(engine.incarnation(channel), offset, "", clock.time_ns() // 1000)
+            awaits = offset > engine.bounds(channel, partition).next
+            position = Position(life, offset, "", clock.time_ns() // 1000, awaits)
             engine.save_position(channel, name, partition, position)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -143,6 +144,7 @@ class FilesEngine:
         lays_room = room.of_use(self.directory.file_system, always=self._always)
         self._room_bytes = storage.room_bytes if lays_room else 0
         self._closed = False
+        self._closing = threading.RLock()  # a signal may come while it is held, and close once more
         self._forked = False
         self._watcher = Watcher()
         self._keeper = LockKeeper(self._watcher)
@@ -835,9 +837,14 @@ class FilesEngine:
             self.directory.check_there()
 
     def close(self) -> None:
-        """Sync and let go of everything. Safe to call again."""
-        if self._closed or self._forked:
+        """Sync and let go of everything. Safe to call again, also while another thread is at it: it is waited for."""
+        if self._forked:
             return
+        with self._closing:
+            if not self._closed:
+                self._close()
+
+    def _close(self) -> None:
         self._open.finish(_FINISH_S)
         self._committers.close()
         if not self.read_only:

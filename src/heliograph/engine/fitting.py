@@ -3,6 +3,9 @@
 A position names the id of the last message done. If the log does not have that message there, the log is not the
 one it was: restored from a backup, or cut by a power failure. Whatever was appended after the position was saved
 is new to the subscription; the time of appending, which never goes back, says where that begins.
+
+A position beyond the end is one of another log, unless it says that its subscription was asked to begin there, in this
+life of the channel: then it goes on waiting.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ def fit(log: seek.Log, channel: str, incarnation: str, position: Position, disk:
         target, why = limit.first, TRIMMED
         if compactstate.held_nothing(log.place.directory, position.offset, limit.first, disk):
             return target, None
+    elif position.offset > limit.next and position.awaits and position.incarnation == incarnation:
+        return position.offset, None
     elif position.offset > limit.next or not _recognised(log, limit.first, incarnation, position, disk):
         since = seek.appended_since(log, position.time_us, disk)
         target, why = max(limit.first, min(position.offset, limit.next, since)), FOREIGN

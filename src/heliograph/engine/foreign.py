@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _value = google_crc32c.value
 _CRC_BYTES: Final = len(b',"crc":"9a1c03f7"}\n')
 TAIL: Final = re.compile(
-    rb',"origin":"([^"\\\n]{1,255})","originseq":"(0|[1-9][0-9]{0,3})/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
+    rb',"origin":"([^"\\\n]{1,255})","originseq":"(%b)/(0|[1-9][0-9]{0,17})","crc":"[0-9a-f]{8}"\}\n'
+    % limits.PARTITION_DIGITS
 )
 TOGETHER_BYTES_MIN, TOGETHER_BYTES_MAX = 32 * 1024, 4 << 20
 """In so much it is worth looking for lines that are alike; of more, where each is takes too much room."""

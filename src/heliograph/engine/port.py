@@ -28,6 +28,7 @@ class Position(msgspec.Struct, frozen=True):
     offset: int
     id: str = ""  # of the last message done, to recognise a log that is not the one it was
     time_us: int = 0  # when it was saved
+    awaits: bool = False  # nothing is done: it was asked to begin here when the log ended before it
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):

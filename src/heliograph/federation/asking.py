@@ -65,6 +65,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: Number
     id: str = ""
     """Of the message before the offset: the hub sees whether its log is still the same."""
+    awaits: bool = False
+    """Nothing was had: the client was asked to begin here when the log ended before it."""
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

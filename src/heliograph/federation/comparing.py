@@ -116,7 +116,7 @@ def set_of(said: Intervals) -> SeenSet:
     3
     """
     try:
-        return SeenSet.from_json(said)
+        return SeenSet.from_json(said, PARTITIONS_MAX)
     except ValueError as error:
         raise ProtocolError(f"a set in a request is not valid: {error}") from None
 

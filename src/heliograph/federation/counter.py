@@ -147,12 +147,13 @@ class Counter:
         """What a start and an end mean now."""
         channel, engine = check_name(ask.channel), self._engine
         insist(rules.subscribing(channel))
-        places = []
+        life, places = engine.incarnation(channel), []
         for number in partitions_for(engine, channel, ask.partition, ask.start, ask.end):
+            start = resolve(engine, channel, ask.start, number)  # first: only an offset can lie beyond the end
             end = engine.bounds(channel, number).next
             end = end if ask.end is None else min(end, resolve(engine, channel, ask.end, number))
-            places.append((number, resolve(engine, channel, ask.start, number), end))
-        return Found(incarnation=engine.incarnation(channel), places=places)
+            places.append((number, start, end))
+        return Found(incarnation=life, places=places)
 
     def channels(self, ask: Which, rules: Rules) -> Channels:
         """Those that a client may read."""
@@ -191,7 +192,7 @@ class Counter:
         end = self._engine.bounds(ask.channel, number).next
         if offset <= end and ask.incarnation == self._engine.incarnation(ask.channel):
             return number, offset
-        position = Position(ask.incarnation, offset, place.id, self._since_us(ask.age_s))
+        position = Position(ask.incarnation, offset, place.id, self._since_us(ask.age_s), place.awaits)
         target, gap = self._engine.fit_position(ask.channel, number, position)
         if target != offset:
             page.begin(number, target)

@@ -24,6 +24,7 @@ from heliograph.limits import (
     LINK_STREAMS_MAX,
     LINK_TEXT_CHARS_MAX,
     LINK_WINDOW_BYTES_MIN,
+    PARTITIONS_MAX,
 )
 from heliograph.seen import SeenSet
 
@@ -220,7 +221,7 @@ class Receiving:
         if found is None:
             return []
         try:
-            gaps = SeenSet.from_json(said.gaps)
+            gaps = SeenSet.from_json(said.gaps, PARTITIONS_MAX)
         except ValueError as error:
             raise ProtocolError(f"the GAP of stream {said.stream} is not valid: {error}") from None
         return [

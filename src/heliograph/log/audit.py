@@ -1,7 +1,8 @@
 """Who connected, what was refused, what was administered, what was lost: ``audit/audit.jsonl``.
 
 One JSON object a line. The file is rotated by size to ``audit.1.jsonl`` … ``audit.N.jsonl``. A record that
-cannot be written is counted and logged, and never stops the data.
+cannot be written is counted and logged, and never stops the data. A file that cannot be rotated grows, which is logged
+once: its records are there.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Audit:
         self._max_files = max_files
         self._enabled = enabled
         self.failed = 0
+        self._unrotated = False
 
     @property
     def path(self) -> Path:
@@ -68,7 +70,17 @@ class Audit:
         finally:
             self._disk.close(fd)
         if large:
+            self._try_to_rotate()
+
+    def _try_to_rotate(self) -> None:
+        try:
             self._rotate()
+        except OSError as error:
+            if not self._unrotated:
+                logger.warning("the audit log is not rotated, and grows until it can be: %s", error)
+            self._unrotated = True
+        else:
+            self._unrotated = False
 
     def _ends_half(self, fd: int) -> bool:
         """Whether the last record has no end: the disk had no room for it."""

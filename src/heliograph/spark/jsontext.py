@@ -84,10 +84,15 @@ def _whole(values: pa.Array) -> Parts:
 
 
 def _floats(values: pa.Array) -> Parts:
-    """Arrow would write 1.0 as 1, which a reader takes for a whole number."""
+    """Arrow would write 1.0 as 1, which a reader takes for a whole number.
+
+    A FLOAT has the digits that tell it from other ones, and not those that it has as a double.
+    """
     known = pc.fill_null(values, 0.0)
     if not pc.all(pc.is_finite(known), min_count=0).as_py():
         raise InvalidMessage("a number that is none")
+    if pa.types.is_float32(known.type):
+        known = known.cast(pa.string()).cast(pa.float64())
     listed = known.to_numpy(zero_copy_only=False).tolist()
     texts = pa.array(_encode(listed)[1:-1].split(b",") if listed else [], pa.binary()).view(pa.string())
     return [pc.if_else(values.is_valid(), texts, "null") if values.null_count else texts]
@@ -126,15 +131,18 @@ def _one_by_one(values: pa.Array) -> pa.Array:
 
 def _encoded(value: Any, kind: pa.DataType) -> str:
     try:
-        return encode(_plain(value, kind) if "map<" in str(kind) else value).decode()
+        apart = any(word in str(kind) for word in ("map<", "float"))
+        return encode(_plain(value, kind) if apart else value).decode()
     except (InvalidMessage, TypeError) as error:
         raise InvalidMessage(f"column 'data' is {kind}, which does not become JSON ({error}): use to_json") from None
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """The same with objects for maps, which Arrow gives as pairs."""
+    """The same with objects for maps, which Arrow gives as pairs, and the digits that a FLOAT needs."""
     if value is None:
         return None
+    if pa.types.is_float32(kind):
+        return float(str(np.float32(value)))
     if pa.types.is_map(kind):
         return {key: _plain(one, kind.item_type) for key, one in value}
     if pa.types.is_struct(kind):

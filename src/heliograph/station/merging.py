@@ -18,7 +18,7 @@ from heliograph.message import Message
 from heliograph.patterns import Pattern, is_pattern
 from heliograph.station.reader import MessageRange
 from heliograph.station.spread import FollowedRange, MergedRange, OnGap, open_range
-from heliograph.station.starts import Start, check_start
+from heliograph.station.starts import Start, check_word
 
 OneChannel = MessageRange | MergedRange | FollowedRange
 OpenRange = Callable[[str, Start], OneChannel]
@@ -45,7 +45,7 @@ def open_any(
     if partition is not None:
         raise ConfigError(f"'{channel}' is a pattern, and a partition belongs to one channel: name it, or read all")
     for limit in (start,) if end is None else (start, end):
-        check_start(engine, limit)
+        check_word(limit, engine.clock, several=True)
     forever = follow and end is None
 
     def open_one(name: str, at: Start) -> OneChannel:

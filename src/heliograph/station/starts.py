@@ -87,9 +87,9 @@ def moment_of(clock: Clock, start: Start) -> int:
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}") from None
 
 
-def check_start(engine: FilesEngine, start: Start) -> None:
-    """Refuse a start that means nothing for several channels, though none may be there yet."""
-    if isinstance(start, int) or is_offset(start):
+def check_word(start: Start, clock: Clock, *, several: bool = False) -> None:
+    """Refuse what is no start whatever the channel; or for ``several`` channels, though none may be there yet."""
+    if several and (isinstance(start, int) or is_offset(start)):
         raise ConfigError(f"{start!r} is an offset, which belongs to one channel; use 'first', 'new' or a time")
-    if start not in ("first", "new"):
-        moment_us(engine, start)
+    if start not in ("first", "new") and not is_offset(start):
+        moment_of(clock, start)

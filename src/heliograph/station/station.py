@@ -662,7 +662,10 @@ class Station:
 
     @explaining("cannot delete the channel")
     def delete_channel(self, name: str) -> None:
-        """Delete a channel with its data and its subscriptions' positions. Making it again starts empty."""
+        """Delete a channel with its data and its subscriptions' positions. Making it again starts empty.
+
+        SubscriptionBusy while a subscriber is live; not for a wildcard's sake, which drops the channel and goes on.
+        """
         check_name(name)
         self.engine.check_writable()
         wildcards = self.engine.wildcards
@@ -789,9 +792,10 @@ class Station:
     def close(self) -> None:
         """Stop the subscriptions after their current message, sync, and let go of the directory."""
         if self.engine.closed:
+            self.engine.close()  # another thread may still be at it
             return
-        while self.on_close:
-            self.on_close.pop()()
+        for end in iter(self._to_be_ended, None):
+            end()
         with self._lock:
             self._closing = True
             live = list(self._subscriptions)
@@ -807,6 +811,10 @@ class Station:
         self._upkeep.close()
         self.timetable.close()
         self.engine.close()
+
+    def _to_be_ended(self) -> Callable[[], None] | None:
+        with self._lock:
+            return self.on_close.pop() if self.on_close else None
 
     def __enter__(self) -> Self:
         return self

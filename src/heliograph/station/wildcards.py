@@ -27,7 +27,7 @@ from heliograph.engine.wildcards import Wildcard
 from heliograph.errors import Busy, Damaged, HeliographError, NotFound, StationClosed
 from heliograph.limits import WAIT_SLICE_S, WILDCARD_CHANNELS_MAX
 from heliograph.patterns import Pattern
-from heliograph.station.starts import Start, check_start
+from heliograph.station.starts import Start, check_word
 
 if TYPE_CHECKING:
     from heliograph.delivery.tasks import LoopThread
@@ -348,7 +348,7 @@ def subscribe_pattern(
 ) -> WildcardSubscription:
     """Subscribe to every channel that matches, now and later. ``begin`` subscribes to one, with its keywords."""
     pattern = Pattern(text)
-    check_start(engine, start)
+    check_word(start, engine.clock, several=True)
     agreed = begin.keywords
     check_arguments(**{argument: agreed[argument] for argument in _CHECKED})  # there may be no channel to refuse them
     subscription = WildcardSubscription(

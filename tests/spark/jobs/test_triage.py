@@ -126,6 +126,17 @@ def test_a_channel_without_dead_letters_has_none_and_one_that_is_not_there_is_na
         run(triage, {"channel": ("orders", "nope")}, tmp_path / "data")
 
 
+@pytest.mark.parametrize("more", [{}, {"redrive": True}])
+def test_a_column_that_there_is_not_is_named_though_there_are_no_letters(
+    spark: Any, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    with hg.open(tmp_path / "data", durability="os") as station:
+        station.publish("orders", 1)
+    with pytest.raises(ConfigError, match="nocol"):
+        run(triage, {"where": "nocol = 1", **more}, tmp_path / "data")
+    assert run(triage, {"where": "attempts > 3", **more}, tmp_path / "data").facts["letters"] == 0
+
+
 def test_conditions_on_payloads_that_are_no_objects_and_headers_that_others_set(spark: Any, tmp_path: Path) -> None:
     def reject(_: hg.Message) -> None:
         raise hg.Reject("no")

@@ -103,7 +103,8 @@ class Floors:
     def _save_one(self, number: int, offset: int, life: str) -> None:
         shelf = Shelf(self._engine, self._channel)
         try:
-            position = Position(life, offset, _id_before(shelf, number, offset), self._ledger.wall_us())
+            awaits = self._ledger.awaits(number, offset, life)
+            position = Position(life, offset, _id_before(shelf, number, offset), self._ledger.wall_us(), awaits)
             self._engine.save_position(self._channel, self._name, number, position)
             following = self._ledger.reached()[0][number]
             anchor = _id_before(shelf, number, following)

@@ -101,7 +101,8 @@ class Ledger:
         with self.store.turn() as turn:
             if not turn.progress():
                 for number in range(file.partitions):
-                    turn.begin(Progress(number, first(number), file.incarnation, self.wall_us()))
+                    begin = Progress(number, first(number), file.incarnation, self.wall_us())
+                    _begin(turn, begin, awaits=begin.next > self._engine.bounds(self._channel, number).next)
 
     def mono_us(self) -> int:
         """The clock of leases."""
@@ -150,11 +151,12 @@ class Ledger:
             progress = known.get(number)
             if progress is None:  # the channel grew: all that is in the new partition came after the queue began
                 progress = Progress(number, bound.first, life, self.wall_us())
-                turn.begin(progress)
+                _begin(turn, progress)
             now = bound
             if progress.next > bound.next:  # others may have gone further since we looked
                 now = self._engine.bounds(self._channel, number)
-            if progress.incarnation != life or not now.first <= progress.next <= now.next:
+            fits = now.first <= progress.next <= now.next or _awaits(turn, progress)
+            if progress.incarnation != life or not fits:
                 progress = self._fit(turn, progress, life, gaps)
             frontiers.append(Frontier(number, progress.next, bound.next))  # what came since then is not synced yet
         return gaps, frontiers
@@ -170,7 +172,7 @@ class Ledger:
             gaps.append(gap)
         turn.forget_from(progress.number, target)
         fitted = Progress(progress.number, target, life, self.wall_us())
-        turn.begin(fitted)
+        _begin(turn, fitted)
         return fitted
 
     def _lease(
@@ -244,6 +246,12 @@ class Ledger:
         with self.store.look() as turn:
             return _floors(turn)
 
+    def awaits(self, partition: int, offset: int, life: str) -> bool:
+        """Whether the queue was asked to begin at that offset, beyond the end, in this life of the channel."""
+        with self.store.look() as turn:
+            progress = turn.progress()[partition]
+            return progress.next == offset and progress.incarnation == life and _awaits(turn, progress)
+
     def anchor(self, partition: int, offset: int, message_id: str, life: str) -> None:
         """Note which message stands before an offset in this life of the channel, to recognise the log by it."""
         with self.store.turn() as turn:
@@ -261,7 +269,19 @@ class Ledger:
         with self.store.turn() as turn:
             for number, offset in target.items():
                 turn.forget_from(number, 0)
-                turn.begin(Progress(number, offset, life, self.wall_us()))
+                _begin(turn, Progress(number, offset, life, self.wall_us()))
+
+
+def _begin(turn: Turn, progress: Progress, *, awaits: bool = False) -> None:
+    """Say where a partition stands; ``awaits`` if its log has to come so far yet."""
+    turn.begin(progress)
+    if awaits or _awaits(turn, progress):
+        turn.set_meta(f"awaits {progress.number}", str(progress.next) if awaits else "")
+
+
+def _awaits(turn: Turn, progress: Progress) -> bool:
+    """Whether nothing was handed out because the queue was asked to begin beyond the end of the log."""
+    return turn.meta(f"awaits {progress.number}") == str(progress.next)
 
 
 def _floors(turn: Turn) -> dict[int, int]:

@@ -14,6 +14,7 @@ from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.names import check_publishable
 from heliograph.spark.pipelines.declared import Option, procedure
 from heliograph.spark.pipelines.run import Progress, Result, Run
+from heliograph.spark.pipelines.tables import records_of
 
 if TYPE_CHECKING:
     from heliograph.spark.replay.record import Record
@@ -86,7 +87,7 @@ def _counted(table: Any, name: str, record: Record) -> Result:
         .agg(F.count("*").alias("messages"), F.min("time").alias("first"), F.max("time").alias("last"))
         .orderBy("channel", "type")
     )
-    rows = [row.asDict() for row in counts.collect()]
+    rows = records_of(counts)
     facts = {
         "replay": name, "into": record.said.into, "messages": sum(row["messages"] for row in rows),
         "published already": record.published_after,

@@ -17,6 +17,7 @@ from heliograph.spark.jobs._page import Figures, page
 from heliograph.spark.jobs._places import place
 from heliograph.spark.options import Channels
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
+from heliograph.spark.pipelines.tables import records_of, values_of
 from heliograph.station.starts import is_offset
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def _figures(run: Run, channel: str, start: str, title: str | None) -> Figures:
     options = {"startingOffsets": start, "failOnGap": "false"}
     messages = rollups.prepared(run.read(Input(channel, options, rollups.COLUMNS))).cache()
     try:
-        span = messages.selectExpr("min(time) AS first", "max(time) AS last").first()
-        first, last = (None if moment is None else moment.astimezone(UTC) for moment in (span["first"], span["last"]))
+        ((first, last),) = values_of(messages.selectExpr("min(time)", "max(time)"))
         every_s = step_s(first, last)
         counts = payloads.collected(payloads.counted(messages))
         drift = []
@@ -110,7 +110,7 @@ def _by_time(messages: DataFrame, every_s: int) -> list[dict[str, Any]]:
     rows = messages.groupBy(F.window("time", f"{every_s} seconds").start.alias("at"), "channel").agg(
         F.count("*").alias("messages")
     )
-    return [row.asDict() | {"at": row["at"].astimezone(UTC)} for row in rows.collect()]
+    return records_of(rows)
 
 
 def _latency(messages: DataFrame, every_s: int) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def _latency(messages: DataFrame, every_s: int) -> list[dict[str, Any]]:
 
     known = messages.where(F.col("latency").isNotNull())
     rows = known.groupBy(F.window("time", f"{every_s} seconds").start.alias("at")).agg(*rollups.figures())
-    return [row.asDict() | {"at": row["at"].astimezone(UTC)} for row in rows.collect()]
+    return records_of(rows)
 
 
 def _clusters(run: Run, channel: str, start: str) -> list[dict[str, Any]]:

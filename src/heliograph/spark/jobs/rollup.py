@@ -23,6 +23,8 @@ HERE: Final = "here"
 COLUMNS: Final = (
     "channel STRING, time TIMESTAMP, type STRING, origin STRING, data STRING, bytes BINARY, appended TIMESTAMP"
 )
+_LAST: Final = "9999-12-31T23:59:59.999999Z"
+"""No message can have a later time, though a window may end later."""
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 OPTIONS: Final = (
@@ -88,7 +90,7 @@ def rollup_channel(messages: DataFrame, every: float, late: float, also: tuple[s
     found = counted(_together(messages, also, others), every, late)
     return found.select(
         F.col("channel").alias("key"),
-        (F.col("minute") + F.make_dt_interval(secs=F.lit(every))).alias("time"),
+        F.least(F.col("minute") + F.make_dt_interval(secs=F.lit(every)), F.lit(_LAST).cast("timestamp")).alias("time"),
         F.lit(TYPE).alias("type"),
         F.to_json(F.struct(*found.columns), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ssXXX"}).alias("data"),
     )

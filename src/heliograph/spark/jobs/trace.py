@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from heliograph.names import DEAD_LETTER
 from heliograph.spark.jobs._places import Place, places
 from heliograph.spark.pipelines import Option, Result, Run, procedure
+from heliograph.spark.pipelines.tables import records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +62,7 @@ def trace(run: Run, of: str, also: tuple[str, ...], channel: tuple[str, ...]) ->
     wider = asked | _relatives(rows)
     if wider != asked:
         rows = _found(run, there, channel, wider)
-    events = timeline([row.asDict() for row in rows])
+    events = timeline(rows)
     first = min((event.time for event in events), default=None)
     facts: dict[str, Any] = {
         "messages": len({event.id for event in events if event.what == "published"}),
@@ -73,12 +74,12 @@ def trace(run: Run, of: str, also: tuple[str, ...], channel: tuple[str, ...]) ->
     return Result({"timeline": [_shown(event, first) for event in events]}, facts, bad=not events)
 
 
-def _found(run: Run, there: list[Place], chosen: tuple[str, ...], asked: set[str]) -> list[Any]:
-    rows: list[Any] = []
+def _found(run: Run, there: list[Place], chosen: tuple[str, ...], asked: set[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for one in there:
         names = [name for name in one.channels() if not chosen or name.removesuffix(DEAD_LETTER) in chosen]
         more = "" if one.archive else ", appended TIMESTAMP"
-        rows += about(one.read(run, names, more), asked, one.name).collect()
+        rows += records_of(about(one.read(run, names, more), asked, one.name))
     return rows
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from heliograph.admin.letters import original_channel
 from heliograph.errors import ConfigError, NotFound
 from heliograph.names import DEAD_LETTER
 from heliograph.spark.pipelines import Input, Option, Result, Run, procedure
+from heliograph.spark.pipelines.tables import records_of
 from heliograph.station.station import open_station
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def triage(run: Run, channel: tuple[str, ...], where: str | None, redrive: bool,
         raise ConfigError("redrive which letters? Say --where or --channel; --where true means all")
     names = dead_channels(run.path, channel)
     if not names:
+        if where is not None:  # a column that there is not is told all the same
+            letters(run.spark.createDataFrame([], _COLUMNS)).where(where).schema  # noqa: B018 - asking for it is enough
         return Result({"clusters": []}, {"letters": 0})
     found = letters(run.read(Input(",".join(names), {"failOnGap": "false"}, _COLUMNS)))
     if where is not None:
@@ -160,10 +162,12 @@ def clusters(found: DataFrame) -> list[dict[str, Any]]:
     """What there is of each kind, most first."""
     from pyspark.sql import functions as F
 
-    span = found.agg(F.min("failed_at").alias("first"), F.max("failed_at").alias("last")).first()
+    span = found.agg(
+        F.unix_micros(F.min("failed_at")).alias("first"), F.unix_micros(F.max("failed_at")).alias("last")
+    ).first()
     if span is None or span["first"] is None:
         return []
-    first, last = span["first"].timestamp(), span["last"].timestamp()
+    first, last = span["first"] / 1e6, span["last"] / 1e6
     width = max((last - first) / BINS, 1e-6)
     at = F.least(F.floor((F.unix_micros("failed_at") / 1e6 - F.lit(first)) / F.lit(width)), F.lit(BINS - 1))
     rows = found.groupBy("cluster", *_CLUSTER).agg(
@@ -175,8 +179,8 @@ def clusters(found: DataFrame) -> list[dict[str, Any]]:
         F.min("id").alias("example"),
         F.collect_list(F.greatest(at, F.lit(0)).cast("int")).alias("bins"),
     )  # fmt: skip
-    ordered = rows.orderBy(F.desc("letters"), F.desc("last"), "cluster").collect()
-    return [_shown(row.asDict()) for row in ordered]
+    ordered = rows.orderBy(F.desc("letters"), F.desc("last"), "cluster")
+    return [_shown(row) for row in records_of(ordered)]
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -185,8 +189,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         counts[at] += 1
     names = ("letters", "channel", "subscription", "kind", "type", "reason", "error_type", "pattern")
     more = ("first", "last", "attempts", "replayed", "example", "cluster")
-    shown = {name: row[name] for name in names} | {"when": sparkline(counts)} | {name: row[name] for name in more}
-    return {name: value.astimezone() if isinstance(value, datetime) else value for name, value in shown.items()}
+    return {name: row[name] for name in names} | {"when": sparkline(counts)} | {name: row[name] for name in more}
 
 
 def sparkline(counts: list[int]) -> str:

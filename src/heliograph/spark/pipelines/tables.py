@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from heliograph.clock import from_us
 from heliograph.spark.pipelines.mishaps import explained
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
 
@@ -35,7 +37,7 @@ def rows_of(table: Any, limit: int) -> Rows:
         return Rows(columns, [_plain(row) for row in table[:limit]], len(table) > limit)
     try:  # only now Spark does what the pipeline asked for
         schema = table.schema
-        found = table.limit(limit + 1).collect()
+        found = values_of(table.limit(limit + 1))
     except Exception as error:
         raise explained(error) from error
     columns = distinct(schema.names)
@@ -45,6 +47,36 @@ def rows_of(table: Any, limit: int) -> Rows:
         for row in found[:limit]
     ]
     return Rows(columns, rows, len(found) > limit)
+
+
+def values_of(table: DataFrame) -> list[tuple[Any, ...]]:
+    """All rows of a DataFrame, with times in UTC.
+
+    Spark would make local times of them: the last hours of the year 9999 have none east of Greenwich.
+    """
+    from pyspark.sql.functions import unix_micros
+    from pyspark.sql.types import TimestampType
+
+    times = [isinstance(field.dataType, TimestampType) for field in table.schema.fields]
+    if not any(times):
+        return [tuple(row) for row in table.collect()]
+    named = table.toDF(*[f"c{at}" for at in range(len(times))])
+    known = named.select(
+        *[unix_micros(name) if is_time else name for name, is_time in zip(named.columns, times, strict=True)]
+    )
+    return [
+        tuple([_moment(value) if is_time else value for value, is_time in zip(row, times, strict=True)])
+        for row in known.collect()
+    ]
+
+
+def records_of(table: DataFrame) -> list[dict[str, Any]]:
+    """The same, by the names of columns."""
+    return [dict(zip(table.columns, row, strict=True)) for row in values_of(table)]
+
+
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else from_us(us)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
