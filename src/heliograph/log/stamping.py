@@ -85,7 +85,11 @@ def together(
     data: bytes, borders: Borders, sums: bytes, runs: Sequence[Run], form: NumberForm, number: int, place: bytes,
     first: int,
 ) -> bytes:  # fmt: skip
-    """The same, as many at a time as have numbers of the same length."""
+    """The same, as many at a time as have numbers of the same length.
+
+    It may be Arrow's own memory: to be written and checked, as bytes are, and not to be searched. A copy of so much
+    takes as long as half the rest.
+    """
     np, _, join = needed()
     count = len(borders)
     comma = form.before[:1]
@@ -99,7 +103,7 @@ def together(
     for at, end in _stretches(count, number, first):
         ends = _ends((form.before[1:], between, b'"'), sums_of_bodies[at:end], number + at, first + at)
         made = join(*[one.slice(at, end - at) for one in columns], rows(ends), b"")
-        parts.append(made.buffers()[2])  # which whoever writes takes for bytes: a copy of so much takes its time
+        parts.append(made.buffers()[2])
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
