@@ -124,6 +124,18 @@ def test_what_only_passes_is_not_kept_in_memory_once_it_is_synced(opened: Opener
     assert found(station) == ["x" * 1000] * 400
 
 
+@pytest.mark.parametrize("durability", ["always", "interval", "os"])
+@pytest.mark.parametrize("size", [1, 100])
+def test_lines_that_are_finished_together_are_stored_whichever_way(opened: Opener, durability: str, size: int) -> None:
+    station = opened(durability=durability)
+    with station.producer("p") as producer:
+        for number in (1, 1_001, 2_001):  # in the last two all numbers are of one length: what Arrow made is written
+            bodies = Packed.of([HEAD + b',"data":"%b"' % (b"x" * size)] * 1_000)
+            producer.publish_encoded("out", 0, bodies, seq=number, times_us=TIMES_US)
+    assert found(station) == ["x" * size] * 3_000
+    assert verify(station).ok
+
+
 def test_of_a_segment_that_ended_meanwhile_nothing_is_forgotten(opened: Opener) -> None:
     disk = Watched()
     station = opened(disk=disk)

@@ -25,6 +25,8 @@ FORM = NumberForm(b',"producer":"spark.6f1e","producerseq":"12/', b'"')
     st.integers(0, 10**12),
 )
 @example([b"{"] * 250, 8, 95)  # three lengths of numbers, four of stretches
+@example([b"{"] * 250, 9_900, 19_950)  # other digits than the last four change
+@example([b"{"] * 25_000, 19_990, 123_456)  # more than once
 @example([b"{"], 9, 0)
 @example([b""] * 3, 1, 2**62)
 def test_together_is_as_one_by_one(bodies: list[bytes], number: int, first: int) -> None:
@@ -47,6 +49,8 @@ runs = st.lists(
 @given(runs, st.randoms(use_true_random=False), st.integers(1, 10**12), st.integers(0, 10**12))
 @example([Run(Beginning("", 0xFFFF_FFF0 - 7, ""), 23)], Random(1), 95, 2**62)  # to the last number that there is
 @example([Run(Beginning("x", 0, "y"), 1)], Random(1), 9, 0)
+@example([Run(Beginning("x", 0x1FFF0, "y"), 16), Run(Beginning("x", 0x2FFF0, "y"), 17)], Random(1), 9, 0)
+@example([Run(Beginning("x", 0xFFFF, "y"), 0x10002)], Random(1), 1_000, 1_000)
 def test_beginnings_that_were_said_once_stand_in_each_line(
     runs: list[Run], random: Random, number: int, first: int
 ) -> None:

@@ -8,7 +8,7 @@ Of a short message that is more than half. So whoever lays many aside does it on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -16,13 +16,14 @@ from typing import Any, Final
 import google_crc32c
 import msgspec
 
-from heliograph.log.tables import HEXADECIMAL, added, alike, needed, rows, tools, write_hexadecimal
+from heliograph.log.tables import HEXADECIMAL, added, alike, column, hexadecimals, needed, rows, tools
 
 _value = google_crc32c.value
 _DIGITS: Final = 8
-_BITS: Final = 4
-_FEW: Final = 2
-"""So many digits at once are looked up in a table."""
+_LOW: Final = 4
+"""So many digits are looked up in a table,"""
+_LOW_BITS: Final = 16
+"""and so many bits they have."""
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -67,26 +68,29 @@ class Run:
         """The same as Arrow has it."""
         before, behind = self.begin.before.encode(), self.begin.behind.encode()
         table = alike(before + bytes(_DIGITS) + behind, self.count)
-        write_hexadecimal(table, len(before), self._numbers())
+        for at, end, high, low in self._stretches():
+            column(table[at:end], len(before), _LOW)[:] = hexadecimals()[high]
+            column(table[at:end], len(before) + _LOW, _LOW)[:] = hexadecimals()[low : low + end - at]
         return rows(table)
 
-    def sums(self) -> list[int]:
+    def sums(self) -> Sequence[int]:
         """The checksum of each beginning."""
         if tools() is None:
             return [_value(text) for text in self.texts()]
-        np = needed().np
-        before = self.begin.before.encode()
-        zeros = before + b"0" * _DIGITS + self.begin.behind.encode()
-        found = np.full(self.count, _value(zeros), "u4")
-        left = self._numbers()
-        for end in range(len(before) + _DIGITS, len(before), -_FEW):
-            found ^= added(zeros, end - _FEW, end, HEXADECIMAL)[left & ((1 << _BITS * _FEW) - 1)]
-            left = left >> _BITS * _FEW
-        made: list[int] = found.tolist()
+        before, behind = self.begin.before.encode(), self.begin.behind.encode()
+        sums = needed().np.empty(self.count, "u4")
+        for at, end, high, low in self._stretches():
+            sums[at:end] = _value(b"%b%04x0000%b" % (before, high, behind))
+            sums[at:end] ^= added(len(behind), _LOW, HEXADECIMAL)[low : low + end - at]
+        made: list[int] = sums.tolist()
         return made
 
-    def _numbers(self) -> Any:
-        return needed().np.arange(self.begin.number, self.begin.number + self.count)
+    def _stretches(self) -> Iterator[tuple[int, int, int, int]]:
+        """Where only the last digits change: from where to where, the first digits, and the last ones to begin with."""
+        first, following = self.begin.number, self.begin.number + self.count
+        for high in range(first >> _LOW_BITS, (following - 1 >> _LOW_BITS) + 1):
+            begin, end = max(first, high << _LOW_BITS), min(following, high + 1 << _LOW_BITS)
+            yield begin - first, end - first, high, begin - (high << _LOW_BITS)
 
 
 def part_of(runs: Sequence[Run], begin: int, end: int) -> list[Run]:

@@ -27,16 +27,18 @@ import google_crc32c
 
 from heliograph.log.beginnings import Run, columns_of, sums_of_beginnings
 from heliograph.log.lines import batch_mark, decimals, fill
-from heliograph.log.tables import added, alike, carried, column, needed, rows, texts, tools, write_hexadecimal
+from heliograph.log.tables import added, carried, column, needed, rows, texts, tools, write_hexadecimal
 
 if TYPE_CHECKING:
-    from heliograph.log.tables import Borders, Numbers, Sums, Table
+    from heliograph.log.tables import Borders, Sums, Table
 
 _value = google_crc32c.value
 _extend = google_crc32c.extend
 _SEAL: Final = b',"crc":"00000000"}\n'
 _SUM_AT: Final = -len(b'00000000"}\n')
 SUM_BYTES: Final = 4
+_WIDTHS: Final = (4, 2, 1)
+"""So many digits at once are a part of a table: what numpy has numbers for."""
 TOGETHER_MIN: Final = 500
 """So many lines at least are finished together: below that, making tables takes longer than it spares."""
 
@@ -83,7 +85,11 @@ def together(
     data: bytes, borders: Borders, sums: bytes, runs: Sequence[Run], form: NumberForm, number: int, place: bytes,
     first: int,
 ) -> bytes:  # fmt: skip
-    """The same, as many at a time as have numbers of the same length."""
+    """The same, as many at a time as have numbers of the same length.
+
+    It may be Arrow's own memory: to be written and checked, as bytes are, and not to be searched. A copy of so much
+    takes as long as half the rest.
+    """
     np, _, join = needed()
     count = len(borders)
     comma = form.before[:1]
@@ -95,10 +101,9 @@ def together(
     between = form.behind + batch_mark(first, count) + place
     parts: list[bytes] = []
     for at, end in _stretches(count, number, first):
-        end_of = _End(form.before[1:], between, b'"', (len(str(number + at)), len(str(first + at))))
-        ends = end_of.table(sums_of_bodies[at:end], number + at, first + at)
+        ends = _ends((form.before[1:], between, b'"'), sums_of_bodies[at:end], number + at, first + at)
         made = join(*[one.slice(at, end - at) for one in columns], rows(ends), b"")
-        parts.append(bytes(made.buffers()[2]))
+        parts.append(made.buffers()[2])
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -114,37 +119,47 @@ def _stretches(count: int, *numbers: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(sorted(borders))
 
 
-class _End:
-    """What stands behind the bodies of a stretch, up to the checksum: all the same but for two numbers."""
+def _ends(texts: tuple[bytes, bytes, bytes], sums: Sums, number: int, first: int) -> Table:
+    """What stands behind the bodies of a stretch: texts with the two numbers between them, and the checksums.
 
-    def __init__(self, before: bytes, between: bytes, behind: bytes, digits: tuple[int, int]) -> None:
-        self._zeros = before + b"0" * digits[0] + between + b"0" * digits[1] + behind
-        self._places = (
-            range(len(before), len(before) + digits[0]),
-            range(len(self._zeros) - len(behind) - digits[1], len(self._zeros) - len(behind)),
-        )
+    The checksums of the bodies are given. Of numbers that count on only the last digits change for a while, and those
+    are a part of a table, as is what they add to a checksum.
+    """
+    np = needed().np
+    before, between, behind = texts
+    lengths = [len(str(one)) for one in (number, first)]
+    widths = [next(width for width in _WIDTHS if width <= length) for length in lengths]
+    size = sum(lengths) + len(before + between + behind)
+    places = [len(before) + lengths[0], size - len(behind)]  # where they end
+    table: Table = np.empty((len(sums), size + len(_SEAL)), "u1")
+    sums = carried(sums, size)
+    for at, end in _alike(len(sums), (number, first), widths):
+        starts = [(number + at) % 10 ** widths[0], (first + at) % 10 ** widths[1]]
+        zeros = [
+            b"%0*d" % (length, one + at - start)
+            for length, one, start in zip(lengths, (number, first), starts, strict=True)
+        ]
+        line = before + zeros[0] + between + zeros[1] + behind
+        some = table[at:end]
+        some[:] = np.frombuffer(line + _SEAL, "u1")
+        sums[at:end] ^= np.uint32(_value(line))
+        for start, width, place in zip(starts, widths, places, strict=True):
+            column(some, place - width, width)[:] = _digits(width)[start : start + end - at]
+            sums[at:end] ^= added(size - place, width)[start : start + end - at]
+    write_hexadecimal(table, size + len(_SEAL) + _SUM_AT, sums)
+    return table
 
-    def table(self, sums: Sums, number: int, first: int) -> Table:
-        """The ends of some lines, with their checksums; those of their bodies are given."""
-        np = needed().np
-        table = alike(self._zeros + _SEAL, len(sums))
-        sums = carried(sums, len(self._zeros))
-        sums ^= np.uint32(_value(self._zeros))
-        for places, start in zip(self._places, (number, first), strict=True):
-            self._write_number(table, sums, places, np.arange(start, start + len(sums)))
-        write_hexadecimal(table, table.shape[1] + _SUM_AT, sums)
-        return table
 
-    def _write_number(self, table: Table, sums: Sums, places: range, numbers: Numbers) -> None:
-        """Write the digits, a few at a time, and what they add to the checksum."""
-        end = places.stop
-        while end > places.start:
-            width = next(width for width in (4, 2, 1) if width <= end - places.start)
-            left = numbers // 10**width
-            few = numbers - left * 10**width
-            column(table, end - width, width)[:] = _digits(width)[few]
-            sums ^= added(self._zeros, end - width, end)[few]
-            numbers, end = left, end - width
+def _alike(count: int, numbers: Sequence[int], widths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut so that of none of the numbers, counted on, other digits change than the last few.
+
+    >>> list(_alike(20_000, [19_990, 123_000], [4, 4]))
+    [(0, 10), (10, 7000), (7000, 10010), (10010, 17000), (17000, 20000)]
+    """
+    borders = {0, count}
+    for one, width in zip(numbers, widths, strict=True):
+        borders.update(range(-one % 10**width, count, 10**width))
+    yield from itertools.pairwise(sorted(borders))
 
 
 @functools.cache

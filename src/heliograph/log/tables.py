@@ -80,31 +80,30 @@ def column(table: Table, at: int, width: int) -> Any:
     return needed().np.ndarray(len(table), f"u{width}", table, at, table.strides[0])
 
 
-def write_hexadecimal(table: Table, at: int, numbers: Sums | Numbers) -> None:
+def write_hexadecimal(table: Table, at: int, numbers: Sums) -> None:
     """Write the eight digits of a number into each row of a table, from a column on."""
     halves = numbers.astype(">u4").view(">u2").reshape(-1, 2)
-    column(table, at, 8)[:] = _hexadecimals()[halves].view("u8").ravel()
+    column(table, at, 8)[:] = hexadecimals()[halves].view("u8").ravel()
 
 
 @functools.cache
-def _hexadecimals() -> Any:
+def hexadecimals() -> Any:
     """The four digits of every number of two bytes."""
     return needed().np.frombuffer(b"".join(b"%04x" % number for number in range(1 << 16)), "u4")
 
 
-def added(zeros: bytes, at: int, end: int, digits: bytes = DECIMAL) -> Sums:
-    """What each number adds to the checksum of a text whose digits stand there, where the text has zeros."""
+@functools.lru_cache(maxsize=64)
+def added(behind: int, width: int, digits: bytes = DECIMAL) -> Sums:
+    """What each number of so many digits, with so many bytes behind it, adds to the checksum of a text of zeros there.
+
+    Whatever else the text holds, and zero bytes of a difference before the digits, do not matter.
+    """
     found: Sums = needed().np.zeros(1, "u4")
-    for place in range(at, end):
-        found = (found[:, None] ^ _added_by_one(zeros, place, digits)).ravel()
+    for place in range(behind + width, behind, -1):
+        zeros = b"0" * place
+        one = [_value(b"%c%b" % (digit, zeros[1:])) ^ _value(zeros) for digit in digits]
+        found = (found[:, None] ^ needed().np.array(one, "u4")).ravel()
     return found
-
-
-def _added_by_one(zeros: bytes, at: int, digits: bytes) -> Sums:
-    before, behind, nothing = zeros[:at], zeros[at + 1 :], _value(zeros)
-    found = [_value(b"%b%c%b" % (before, digit, behind)) ^ nothing for digit in digits]
-    made: Sums = needed().np.array(found, "u4")
-    return made
 
 
 def carried(sums: Sums, length: int) -> Sums:

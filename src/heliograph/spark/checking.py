@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 
 from heliograph.errors import InvalidMessage
 from heliograph.nesting import SHALLOW_BYTES_MAX, refuse_too_deep
+
+Letters = np.ndarray[Any, np.dtype[np.uint8]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _LARGE: Final = r"(?:^|[\[:,\s])-?(?:[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3}|[0-9]{200})"
 """Numbers that may be beyond a double; what is no number may look so, too."""
@@ -38,13 +41,26 @@ def may_hold_large(text: bytes) -> bool:
     >>> may_hold_large(b'[1e99, 1.5E+30, "be+2"]'), may_hold_large(b"1e+100"), may_hold_large(b"9" * 200)
     (False, True, True)
     """
-    letters = np.frombuffer(text + b"\n", np.uint8)
-    digits = letters - np.uint8(ord("0")) < 10
-    if bytes([True] * 12) in digits[::16].tobytes():
+    letters = np.frombuffer(text, np.uint8)
+    if bytes([True] * 12) in _digits(letters[::16]).tobytes():
         return True  # perhaps 200 in a row
+    exponents = letters[:-1] | np.uint8(0x20) == ord("e")
+    exponents &= letters[1:] - np.uint8(ord("+")) <= ord("9") - ord("+")  # a sign, or a digit, or few others
+    return bool(exponents.any()) and _has_large_exponent(text)
+
+
+def _has_large_exponent(text: bytes) -> bool:
+    """Whether three digits follow an E, perhaps with a plus between."""
+    letters = np.frombuffer(text + b"\n", np.uint8)
+    digits = _digits(letters)
     three = digits[:-2] & digits[1:-1] & digits[2:]
     exponents = letters[:-4] | np.uint8(0x20) == ord("e")
     return bool((exponents & (three[1:-1] | (three[2:] & (letters[1:-3] == ord("+"))))).any())
+
+
+def _digits(letters: Letters) -> Mask:
+    found: Mask = letters - np.uint8(ord("0")) < 10
+    return found
 
 
 def _each_whole(text: bytes, count: int) -> bool:

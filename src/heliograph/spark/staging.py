@@ -158,6 +158,7 @@ class Stage:
             self._fd = SYSTEM_DISK.open(path, flags)
             self._sums_fd = SYSTEM_DISK.open(path.with_suffix(SUMS), flags)
         SYSTEM_DISK.write_all(self._fd, data)
+        SYSTEM_DISK.start_sync(self._fd, self._position, len(data))  # or the task waits for all of it at its end
         SYSTEM_DISK.write_all(self._sums_fd, sums)
         self._sections.append(
             Section(
