@@ -37,6 +37,7 @@ _NOT_SENT: Final = 0x894B  # SIOCOUTQNSD of Linux
 logger = logging.getLogger("heliograph.links")
 _quiet = logging.getLogger("heliograph.links.socket")
 _quiet.setLevel(logging.ERROR)
+logging.getLogger("aiofastnet").addHandler(logging.NullHandler())  # who wants to hear of late writes adds another
 
 
 def queued(descriptor: int) -> int:
@@ -52,7 +53,7 @@ def on_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     whoever connects must not be able to fill the log.
     """
     error = context.get("exception")
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or error is ConnectionResetError:  # aiofastnet names the class if it was hung up on
         logger.debug("%s: %s", context.get("message"), error)
         return
     found = error if isinstance(getattr(error, "__traceback__", None), TracebackType) else None
