@@ -70,6 +70,18 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def written(peer: Any) -> str:
+    """What ``getpeername`` says as a person writes it: ``split_address`` the other way round. Empty if it says nothing.
+
+    >>> written(("10.0.0.7", 7740)), written(("::1", 7740, 0, 0)), written(("::ffff:10.0.0.7", 7740, 0, 0)), written(None)
+    ('10.0.0.7:7740', '[::1]:7740', '10.0.0.7:7740', '')
+    """
+    if not peer:
+        return ""
+    host = str(peer[0]).removeprefix("::ffff:")  # who came over IPv4 to a socket of both families
+    return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
+
+
 def listen(address: str) -> socket.socket:
     """A listening socket; without a host on every address, of both families where there are two."""
     host, port = split_address(address)
