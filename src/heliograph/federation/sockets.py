@@ -53,11 +53,40 @@ def on_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     whoever connects must not be able to fill the log.
     """
     error = context.get("exception")
-    if isinstance(error, OSError) or error is ConnectionResetError:  # aiofastnet names the class if it was hung up on
+    if isinstance(error, OSError) or _hung_up(context):
         logger.debug("%s: %s", context.get("message"), error)
         return
     found = error if isinstance(getattr(error, "__traceback__", None), TracebackType) else None
     logger.error("%s: %s", context.get("message"), error, exc_info=found)
+
+
+def _hung_up(context: dict[str, Any]) -> bool:
+    """The other side hung up in the handshake: aiofastnet says so to the event loop with a class instead of an error,
+    of which logging cannot write the traceback. Whoever dials or accepts is told, too.
+    """
+    return context.get("exception") is ConnectionResetError
+
+
+class Hushed:
+    """What an event loop that is not ours does with errors, as before, but for those that are told elsewhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._before = loop.get_exception_handler()
+        loop.set_exception_handler(self)
+
+    @classmethod
+    def make(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """Have a loop hushed, once."""
+        if not isinstance(loop.get_exception_handler(), cls):
+            cls(loop)
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if _hung_up(context):
+            return
+        if self._before is None:
+            loop.default_exception_handler(context)
+        else:
+            self._before(loop, context)
 
 
 def split_address(text: str) -> tuple[str, int]:
