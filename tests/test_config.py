@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,24 @@ def test_lists_are_said_in_files_of_both_kinds_in_the_environment_and_as_argumen
     assert load({"links": None, "hub": {"peers": None}}, env={}).links == ()
 
 
+@pytest.mark.parametrize("start", ["2026-11-15T20:30:00Z", "2026-11-15T20:30:00.250000+02:00"])
+def test_a_time_needs_no_quotes_though_yaml_and_toml_have_times_of_their_own(tmp_path: Path, start: str) -> None:
+    yaml, toml = tmp_path / "a.yaml", tmp_path / "a.toml"
+    yaml.write_text(f"links: [{{hub: 'h:1', start: {start}}}]\ntls: {{cert: a.crt, key: a.key, ca: ca.crt}}\n")
+    toml.write_text(f'[[links]]\nhub = "h:1"\nstart = {start}\n[tls]\ncert = "a.crt"\nkey = "a.key"\nca = "ca.crt"\n')
+    for file in (yaml, toml):
+        said = load(file, env={}).links[0].start
+        assert datetime.fromisoformat(said) == datetime.fromisoformat(start)
+
+
+@pytest.mark.parametrize("start", ["2026-11-15T20:30:00", "2026-11-15"])
+def test_a_time_without_its_zone_is_none_in_quotes_or_not(tmp_path: Path, start: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"links: [{{hub: 'h:1', start: {start}}}]\ntls: {{cert: a.crt, key: a.key, ca: ca.crt}}\n")
+    with pytest.raises(ConfigError, match="write first, new, or a time"):
+        load(file, env={})
+
+
 def test_quotas_and_windows_are_sizes() -> None:
     cfg = load({"hub": {"window_bytes": "1MiB", "peers": [{"name": "a", "bytes_per_s": "10MB"}]}}, env={})
     assert cfg.hub.window_bytes == 1 << 20
@@ -344,11 +363,14 @@ def test_quotas_and_windows_are_sizes() -> None:
         ({"links": [{"hub": "h:1", "start": "soon"}], "tls": TLS}, "write first, new, or a time"),
         ({"links": [{"hub": "h:1", "start": "2026-11-15T20:30:00"}], "tls": TLS}, "write first, new, or a time"),
         ({"links": [{"hub": "h:1", "publsh": ["a"]}], "tls": TLS}, "did you mean publish?"),
-        ({"links": [{"publish": ["a"]}], "tls": TLS}, "hub"),
+        ({"links": [{"publish": ["a"]}], "tls": TLS}, "number 1 has no hub, which it needs"),
         ({"links": ["h:1"], "tls": TLS}, "number 1 is 'h:1'"),
         ({"links": {"hub": "h:1"}}, "no section 'links'"),
         ({"links": "h:1"}, "must be a list"),
-        ({"links": [{"hub": "h:1", "publish": "alerts"}], "tls": TLS}, "Expected `array`"),
+        (
+            {"links": [{"hub": "h:1", "publish": "alerts"}], "tls": TLS},
+            "publish must be a list, as in publish: [alerts]",
+        ),
         ({"hub": {"peers": [{"name": "../x"}]}}, "hub.peers[0].name: '../x' is not a station name"),
         ({"hub": {"peers": [{"name": "a.*"}]}}, "hub.peers[0].name: 'a.*' is not a station name"),
         ({"hub": {"peers": [{"name": "a", "publish": ["x.>.y"]}]}}, "hub.peers[0].publish"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import heliograph as hg
 from heliograph.client.many import Many
 from tests.client.conftest import TOOL, Hub
+from tests.federation.chaos import Proxy
 from tests.federation.pki import Pki
 from tests.federation.stations import audited, lines, payloads, wait_for
 
@@ -366,6 +368,26 @@ def test_a_hub_that_is_not_there(hub: Hub) -> None:
     with pytest.raises(hg.StationClosed):
         client.publish("alerts", "x")
     client.close()
+
+
+def test_a_hub_that_hangs_up_at_once_is_told_without_a_stack_trace(
+    hub: Hub, proxy: Callable[..., Proxy], capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = f"wss://localhost:{proxy().port}"  # nobody is behind it
+    with pytest.raises(hg.Unreachable, match="hung up"):
+        hub.connect(url=there, timeout=1)
+
+    async def alike() -> list[str]:
+        heard: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(context["message"]))
+        with pytest.raises(hg.Unreachable, match="hung up"):
+            await hg.connect_async(there, tls=hub.tls(), timeout=1)
+        loop.call_exception_handler({"message": "of somebody else"})
+        return heard
+
+    assert asyncio.run(alike()) == ["of somebody else"]
+    assert not capfd.readouterr().err
 
 
 def test_a_hub_whose_name_is_none_is_told_of_as_any_other_that_is_not_there(hub: Hub) -> None:

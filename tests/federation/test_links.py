@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,23 @@ def test_a_client_publishes_a_channel_to_a_hub(net: Net) -> None:
         assert host1.links()[0].certificate_days_left > 300  # type: ignore[operator]
     assert [record["peer"] for record in audited(net.path("hub"), "link-up")] == ["host1"]
     assert [record["peer"] for record in audited(net.path("host1"), "link-down")] == ["hub"]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:")])
+def test_a_hub_of_both_families_shows_addresses_as_they_are_written(net: Net, host: str, shown: str) -> None:
+    port = net.port("hub")
+    net.pki.issue("hub", "127.0.0.1", "::1")
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], hub={"listen": f":{port}"})
+    net.station("host1", links=[{"hub": f"{host}:{port}", "publish": ["alerts"]}])
+    with net.open("hub") as hub, net.open("host1"):
+        wait_for(lambda: up(hub, "host1"))
+        assert hub.links()[0].address.startswith(shown)
+        with socket.create_connection((host.strip("[]"), port)):
+            pass
+        wait_for(lambda: audited(net.path("hub"), "link-refused"))
+    told = [*audited(net.path("hub"), "link-up"), *audited(net.path("hub"), "link-refused")]
+    assert [record["address"].rpartition(":")[0] + ":" for record in told] == [shown, shown]
 
 
 def test_messages_from_before_the_link_and_of_many_partitions_arrive_in_order(net: Net) -> None:

@@ -507,6 +507,7 @@ def test_who_hangs_up_at_once_is_worth_a_line_and_no_stack_trace(
         pass
     wait_for(lambda: audited(net.path("hub"), "link-refused"))
     assert not [record for record in caplog.records if record.exc_info]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "an alarm that anybody can raise"
 
 
 def test_who_stalls_or_says_nothing_is_hung_up_on_and_bounded(net: Net, hub: hg.Station) -> None:

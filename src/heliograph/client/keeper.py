@@ -151,6 +151,7 @@ class Keeper:
 
         self._tls.refresh()
         try:
+            sockets.Hushed.make(asyncio.get_running_loop())
             await sockets.dial(self._address, self._tls.client_context, listener, FRAME_BYTES)
         except (OSError, TimeoutError, picows.WSError) as error:
             refused = self._failed(error)

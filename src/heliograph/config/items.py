@@ -9,6 +9,7 @@ In the environment a list is JSON: ``HELIOGRAPH_LINKS='[{"hub": "hub.example:774
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -44,18 +45,26 @@ def _item(said: object, item: type[Section], at: int) -> object:
         return msgspec.to_builtins(said)
     if not isinstance(said, Mapping):
         raise ValueError(f"number {at + 1} is {said!r}, which has none of {', '.join(item.__struct_fields__)}")  # noqa: TRY004
+    defaults = {name: default for name, _, default in fields(item)}
     found: dict[str, Any] = {}
     for key, value in said.items():
         if key not in item.__struct_fields__:
             raise ValueError(f"number {at + 1} has no setting {key!r}{_suggest(str(key), item)}")
-        found[key] = _number(key, value) if isinstance(value, str) else value
+        found[key] = _read(value, key, f"number {at + 1}", names=isinstance(defaults[key], tuple))
+    for key, default in defaults.items():
+        if default is msgspec.NODEFAULT and key not in found:
+            raise ValueError(f"number {at + 1} has no {key}, which it needs")
     return found
 
 
-def _number(key: str, text: str) -> object:
-    if "bytes" in key.split("_"):
-        return units.parse_size(text)
-    return text
+def _read(value: object, key: str, where: str, *, names: bool) -> object:
+    if names and isinstance(value, str):
+        raise ValueError(f"{where}: {key} must be a list, as in {key}: [{value}]")
+    if isinstance(value, date):  # YAML and TOML read a time that is not in quotes; a datetime is a date, too
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, str) and "bytes" in key.split("_"):
+        return units.parse_size(value)
+    return value
 
 
 def _suggest(wrong: str, item: type[Section]) -> str:

@@ -90,7 +90,7 @@ class Conversation(picows.WSListener):
         under = transport.underlying_transport
         under.set_write_buffer_limits(SOCKET_BYTES_MAX)
         self.descriptor = under.get_extra_info("socket").fileno()
-        self.address = "{0[0]}:{0[1]}".format(under.get_extra_info("peername") or ("", ""))
+        self.address = sockets.written(under.get_extra_info("peername"))
         try:
             terms = self._owner.identify(under.get_extra_info("ssl_object"))
         except HeliographError as error:

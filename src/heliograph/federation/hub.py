@@ -355,7 +355,7 @@ class Hub:
             self._unaudited += 1
             return
         self._budget -= 1
-        where = f"{address[0]}:{address[1]}" if address else ""
+        where = sockets.written(address)
         logger.warning("the hub refused %s (%s): %s", peer or "somebody", where, why)
         self._audit("link-refused", peer=peer, address=where, why=why)
 

@@ -37,6 +37,7 @@ _NOT_SENT: Final = 0x894B  # SIOCOUTQNSD of Linux
 logger = logging.getLogger("heliograph.links")
 _quiet = logging.getLogger("heliograph.links.socket")
 _quiet.setLevel(logging.ERROR)
+logging.getLogger("aiofastnet").addHandler(logging.NullHandler())  # who wants to hear of late writes adds another
 
 
 def queued(descriptor: int) -> int:
@@ -52,11 +53,40 @@ def on_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     whoever connects must not be able to fill the log.
     """
     error = context.get("exception")
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or _hung_up(context):
         logger.debug("%s: %s", context.get("message"), error)
         return
     found = error if isinstance(getattr(error, "__traceback__", None), TracebackType) else None
     logger.error("%s: %s", context.get("message"), error, exc_info=found)
+
+
+def _hung_up(context: dict[str, Any]) -> bool:
+    """The other side hung up in the handshake: aiofastnet says so to the event loop with a class instead of an error,
+    of which logging cannot write the traceback. Whoever dials or accepts is told, too.
+    """
+    return context.get("exception") is ConnectionResetError
+
+
+class Hushed:
+    """What an event loop that is not ours does with errors, as before, but for those that are told elsewhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._before = loop.get_exception_handler()
+        loop.set_exception_handler(self)
+
+    @classmethod
+    def make(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """Have a loop hushed, once."""
+        if not isinstance(loop.get_exception_handler(), cls):
+            cls(loop)
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if _hung_up(context):
+            return
+        if self._before is None:
+            loop.default_exception_handler(context)
+        else:
+            self._before(loop, context)
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -67,6 +97,18 @@ def split_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def written(peer: Any) -> str:
+    """What ``getpeername`` says as a person writes it: ``split_address`` the other way round. Empty if it says nothing.
+
+    >>> written(("10.0.0.7", 7740)), written(("::1", 7740, 0, 0)), written(("::ffff:10.0.0.7", 7740, 0, 0)), written(None)
+    ('10.0.0.7:7740', '[::1]:7740', '10.0.0.7:7740', '')
+    """
+    if not peer:
+        return ""
+    host = str(peer[0]).removeprefix("::ffff:")  # who came over IPv4 to a socket of both families
+    return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
 
 
 def listen(address: str) -> socket.socket:
