@@ -295,6 +295,22 @@ def test_what_was_deleted_before_it_was_archived_is_told(opened: Opener, root: P
     assert numbers([row for row in found if not row["gap"]]) == [*range(20), *range(trimmed.first, 120)]
 
 
+def test_what_an_archive_that_began_empty_never_got_is_told_before_its_next_run(opened: Opener, root: Path) -> None:
+    with opened(**SMALL, retention_bytes=4096) as station:
+        station.create_channel("orders")
+        archive(root)
+        for n in range(100):
+            station.publish("orders", {"n": n, "text": "x" * 100})
+        (trimmed,) = station.trim("orders")
+        with pytest.raises(Incomplete, match=f"offsets 0 to {trimmed.first - 1}: deleted by retention"):
+            whole(root, "orders")
+        before = whole(root, "orders", failOnGap="false")
+        archive(root)
+        after = whole(root, "orders", failOnGap="false")
+    assert [(row["offset"], row["gap"]["next"]) for row in before if row["gap"]] == [(0, trimmed.first)]
+    assert places(before) == places(after)
+
+
 def test_what_was_deleted_before_anything_was_archived_is_told(opened: Opener, root: Path) -> None:
     """A stream that was down, for example, goes on at an offset which neither the log nor the archive has."""
     with filled(opened, 100, partitions=1, retention_bytes=4096) as station:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,7 @@ from heliograph.errors import PayloadMismatch
 from heliograph.spark.payload import typed
 
 TEXTS = pa.list_(pa.string())
+UTC_US = pa.timestamp("us", "UTC")
 PAIR = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.float64()))])
 
 
@@ -27,6 +29,15 @@ def values(kind: pa.DataType, *texts: str | None, fail: bool = False) -> list[An
         (pa.int64(), "2.0", 2, "true"),
         (pa.float64(), "2", 2.0, "true"),
         (pa.float64(), "0.5", 0.5, "1e999"),
+        (pa.float32(), "0.5", 0.5, "1e39"),
+        (pa.float32(), "-2", -2.0, "-4e38"),
+        (
+            UTC_US,
+            '"2026-11-15T20:30:01+02:00"',
+            datetime(2026, 11, 15, 18, 30, 1, tzinfo=UTC),
+            '"9999-12-31T23:59:59-01:00"',
+        ),
+        (UTC_US, '"2026-11-15"', datetime(2026, 11, 15, tzinfo=UTC), '"0001-01-01T00:00:00+01:00"'),
         (pa.int64(), "-1", -1, "[" * 3000 + "]" * 3000),
         (TEXTS, '["x",null]', ["x", None], '"x"'),
         (TEXTS, "[]", [], '""'),

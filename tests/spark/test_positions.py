@@ -54,6 +54,25 @@ def data(rows: list[Any]) -> list[int]:
     return sorted(int(row.data) for row in rows)
 
 
+def test_a_channel_made_again_in_the_middle_of_a_run_is_read_from_its_first_message(tmp_path: Path) -> None:
+    """What a run was to read, in bounded batches, is another's by now: nothing of that one may be taken for read."""
+    root = tmp_path / "data"
+    query = Query(root, "orders", failOnGap="false", maxMessagesPerTrigger="2")
+    with hg.open(root, name="host1", durability="os") as station:
+        for n in range(6):
+            station.publish("orders", n)
+        reader = query.reader()
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        station.delete_channel("orders")
+        for n in range(10, 20):
+            station.publish("orders", n)
+        query.checkpoint = reader.latestOffset(start, reader.getDefaultReadLimit())
+        found = query.run()
+    assert data([row for row in found if row.gap is None]) == list(range(10, 20))
+    assert [row.gap["reason"] for row in found if row.gap is not None]
+
+
 def test_new_channels_of_a_pattern_and_new_partitions_are_picked_up(tmp_path: Path) -> None:
     root = tmp_path / "data"
     query = Query(root, "sensors.>", maxBytesPerTrigger="1kB")

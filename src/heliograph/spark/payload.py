@@ -149,10 +149,17 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
         number = int(value) if isinstance(value, float) and value.is_integer() else _of(value, int)
         return pa.scalar(number, kind).as_py()
     if pa.types.is_floating(kind):
-        return float(_of(value, int, float))
+        return _float(float(_of(value, int, float)), kind)
     if pa.types.is_decimal(kind):
         return _decimal(_of(value, int, float, str), kind)
     return _from_text(_of(value, str), kind)
+
+
+def _float(number: float, kind: pa.DataType) -> float:
+    """Arrow makes an infinity of what is beyond a FLOAT, without a word."""
+    if math.isinf(pa.scalar(number, kind).as_py()):
+        raise ValueError(f"expected {kind}, got {_shown(number)}")
+    return number
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Any:
@@ -165,7 +172,8 @@ def _decimal(value: Any, kind: pa.DataType) -> Any:
 def _from_text(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        # In UTC it has to be of a year that there is, or nobody can show it.
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     if pa.types.is_date(kind):
         return date.fromisoformat(text)
     if pa.types.is_binary(kind):

@@ -247,13 +247,18 @@ def _reached(
     for name, position in before.items():
         if name in lives and position.incarnation == lives[name].incarnation:
             known |= {Spot(name, number, one.offset - 1): one.id for number, one in position.partitions.items()}
-    spots = [Spot(name, number, offset - 1) for name, found in places.items() for number, offset in found.items()]
+    spots = [Spot(name, number, offset - 1) for name, of in places.items() for number, offset in of.items()]
     unknown = [spot for spot in spots if spot not in known]
-    known |= zip(unknown, store.ids(unknown), strict=True)
+    found = dict(zip(unknown, store.ids(unknown), strict=True))
+    now = {name: store.find(name) for name in {spot.channel for spot in unknown}}
+    for spot, id in found.items():
+        life = now[spot.channel]
+        # The channel may live anew by now: an id of that life would say that its log is the one that was read.
+        known[spot] = id if life is not None and life.incarnation == lives[spot.channel].incarnation else ""
     return {
         name: ChannelPosition(
             lives[name].incarnation,
-            {number: Reached(offset, known[Spot(name, number, offset - 1)]) for number, offset in found.items()},
+            {number: Reached(offset, known[Spot(name, number, offset - 1)]) for number, offset in of.items()},
         )
-        for name, found in places.items()
+        for name, of in places.items()
     }

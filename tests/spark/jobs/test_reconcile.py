@@ -96,12 +96,13 @@ def test_a_repair_that_is_stopped_says_that_not_all_is_well(spark: Any, stations
 
 
 def test_lines_that_are_there_twice_or_differ_are_told(spark: Any, stations: tuple[Path, Path], tmp_path: Path) -> None:
-    from tests.arrivals import line
+    from tests.arrivals import line, sealed
 
     one, other = tmp_path / "one", tmp_path / "other"
-    for root, name in ((one, "one"), (other, "other")):
+    for root, name, micros in ((one, "one", b"000003"), (other, "other", b"000004")):
+        later = sealed(line(3)[:-18].replace(b":03.000003Z", b":03.%bZ" % micros))
         with hg.open(root, name=name, durability="os") as station:
-            station.engine.relayed.arrive("alerts", [line(0), line(1, data=b'"%s"' % name.encode()), line(2)])
+            station.engine.relayed.arrive("alerts", [line(0), line(1, data=b'"%s"' % name.encode()), line(2), later])
     segment = next((other / "channels" / "alerts" / "0").glob("*.jsonl"))
     for derived in segment.parent.glob("*"):
         if derived.name in {"head", segment.with_suffix(".index").name}:
@@ -111,7 +112,7 @@ def test_lines_that_are_there_twice_or_differ_are_told(spark: Any, stations: tup
     with hg.open(other):
         pass  # recovery
     result = run(reconcile, {"also": (str(other),)}, one)
-    assert [row.originseq for row in found(result, "differing")] == ["0/1"]
+    assert [row.originseq for row in found(result, "differing")] == ["0/1", "0/3"]
     assert [(row.place, row.originseq, row.copies) for row in found(result, "duplicated")] == [("other", "0/0", 2)]
     assert result.bad
 

@@ -77,6 +77,11 @@ class Archive:
             return Range(0, 0)
         return Range(life.firsts[partition], life.reached[partition].offset)
 
+    def first(self, directory: Directory, channel: str, partition: int) -> int | None:
+        """Where the archive of a partition begins, be there anything in it yet or not; None if it was never archived."""
+        _, _, life = self._of(directory, channel)
+        return None if life is None else life.firsts.get(partition)
+
     def splits(
         self, directory: Directory, channel: str, partition: int, asked: Range, conditions: Conditions
     ) -> tuple[list[FileSplit], list[Missing]]:

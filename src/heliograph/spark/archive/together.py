@@ -31,8 +31,9 @@ class WithArchive(Directory):
     def bounds(self, channel: str, partition: int) -> Bounds:
         """What of a partition can be read."""
         bounds = super().bounds(channel, partition)
-        covered = self.archive.covered(self, channel, partition)
-        return bounds if covered.first >= covered.next else Bounds(min(covered.first, bounds.first), bounds.next)
+        # Deleted before anything was archived, but after the archive had begun: missing, not what nobody asked for.
+        first = self.archive.first(self, channel, partition)
+        return bounds if first is None else Bounds(min(first, bounds.first), bounds.next)
 
     def offset_at(self, channel: str, partition: int, moment_us: int) -> int:
         """The first offset that is not older than a moment."""

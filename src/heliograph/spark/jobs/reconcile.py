@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 _IDENTITY: Final = ("channel", "origin", "sequence_partition", "sequence")
 _CONTENT: Final = (
-    "id", "source", "type", "time", "key", "subject", "correlationid", "traceparent", "data", "bytes", "expires",
+    "id", "source", "type", "key", "subject", "correlationid", "traceparent", "data", "bytes",
 )  # fmt: skip
+_TIMES: Final = ("time", "expires")
 _STEP: Final = 1000
 """How many lines a station gets at once."""
 
@@ -118,7 +119,8 @@ def labelled(tables: list[DataFrame], there: list[Place], settle_s: float) -> Da
     """The messages of all places with their identity, and a digest of what they say."""
     from pyspark.sql import functions as F
 
-    content = F.to_json(F.struct(*_CONTENT, F.sort_array(F.map_entries("headers")).alias("headers")))
+    times = [F.unix_micros(name).alias(name) for name in _TIMES]  # as text they would end at the millisecond
+    content = F.to_json(F.struct(*_CONTENT, *times, F.sort_array(F.map_entries("headers")).alias("headers")))
     found = [table.withColumn("place", F.lit(one.name)) for table, one in zip(tables, there, strict=True)]
     whole = reduce(lambda one, other: one.unionByName(other), found).withColumn("digest", F.xxhash64(content))
     if settle_s:
