@@ -81,6 +81,7 @@ class Hushed:
             cls(loop)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Pass it on, unless whoever dials says it anyway."""
         if _hung_up(context):
             return
         if self._before is None:
@@ -100,10 +101,10 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def written(peer: Any) -> str:
-    """What ``getpeername`` says as a person writes it: ``split_address`` the other way round. Empty if it says nothing.
+    """What ``getpeername`` says as a person writes it: ``split_address`` the other way round.
 
-    >>> written(("10.0.0.7", 7740)), written(("::1", 7740, 0, 0)), written(("::ffff:10.0.0.7", 7740, 0, 0)), written(None)
-    ('10.0.0.7:7740', '[::1]:7740', '10.0.0.7:7740', '')
+    >>> written(("10.0.0.7", 7740)), written(("::1", 7740, 0, 0)), written(("::ffff:10.0.0.7", 7740, 0, 0))
+    ('10.0.0.7:7740', '[::1]:7740', '10.0.0.7:7740')
     """
     if not peer:
         return ""
