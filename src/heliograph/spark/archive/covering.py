@@ -78,7 +78,7 @@ class Archive:
         return Range(life.firsts[partition], life.reached[partition].offset)
 
     def first(self, directory: Directory, channel: str, partition: int) -> int | None:
-        """Where the archive of a partition begins, be there anything in it yet or not; None if it was never archived."""
+        """Where the archive of a partition begins, with anything in it yet or not; None if it was never archived."""
         _, _, life = self._of(directory, channel)
         return None if life is None else life.firsts.get(partition)
 
