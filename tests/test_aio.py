@@ -877,3 +877,25 @@ def test_closing_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
         await eventually(lambda: station.sync_station.closed and station._waiters._threads is None)
 
     asyncio.run(main())
+
+
+def test_a_station_whose_event_loop_is_over_can_be_closed_in_another(tmp_path: Path) -> None:
+    station = asyncio.run(hg.open_async(tmp_path))
+    asyncio.run(station.close())
+    assert station.sync_station.closed
+    asyncio.run(station.close())
+
+
+def test_closing_that_ended_with_its_event_loop_is_finished_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = asyncio.run(hg.open_async(tmp_path))
+    close = station.sync_station.close
+    monkeypatch.setattr(station.sync_station, "close", lambda: (time.sleep(0.3), close()))
+    first = asyncio.new_event_loop()
+    closing = first.create_task(station.close())
+    first.run_until_complete(asyncio.sleep(0.1))
+    asyncio.run(station.close())
+    assert station.sync_station.closed
+    first.run_until_complete(closing)
+    first.close()

@@ -698,9 +698,10 @@ class AsyncStation:
 
         That goes on if whoever awaits it is cancelled; closing again then waits for the end of it.
         """
-        if self._closing is None or self._closing.done():
-            self._closing = self._loop.create_task(self._close())
-        await asyncio.shield(self._closing)
+        loop, closing = asyncio.get_running_loop(), self._closing
+        if closing is None or closing.done() or closing.get_loop() is not loop:  # the loop it was opened in may be over
+            closing = self._closing = loop.create_task(self._close())
+        await asyncio.shield(closing)
 
     async def _close(self) -> None:
         try:

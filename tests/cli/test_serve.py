@@ -4,6 +4,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,31 @@ def received(net: Net, name: str, channel: str) -> list[Any]:
 
 
 # -- serving ------------------------------------------------------------------------------------------------
+
+HANGUP_FIRST = """
+import os, signal, sys
+from heliograph.cli import serve
+from heliograph.cli.main import main
+load = serve._certificate
+def hang_up(config):
+    serve._certificate = load
+    os.kill(os.getpid(), signal.SIGHUP)
+    return load(config)
+serve._certificate = hang_up
+main()
+"""
+
+
+def test_a_hangup_while_it_starts_does_not_end_it(net: Net) -> None:
+    arguments = ["-d", str(net.path("hub")), "serve", "-c", str(net.directory / "hub.yaml")]
+    child = subprocess.Popen([sys.executable, "-c", HANGUP_FIRST, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert any("in use" in line for line in child.stdout)  # noted, and done once the links run
+    finally:
+        child.terminate()
+        child.communicate()
+    assert child.returncode == 0
 
 
 def test_messages_flow_both_ways_and_signals_end_it_in_order(net: Net, serve: Serve, helio: Helio) -> None:

@@ -74,6 +74,11 @@ def serve(common: Common) -> int:
     Prints a line for each event; with --json as JSON. SIGHUP reads certificates and the configuration again: links,
     peers and what they may do change without dropping those that stay. Exit code 0 after SIGTERM, 130 after Ctrl-C.
     """
+    with _hangups() as hangups:  # first: whoever changes something may say so at any time
+        return _serve(common, hangups)
+
+
+def _serve(common: Common, hangups: SimpleQueue[int]) -> int:
     config = common.config()
     if not (config.hub.listen or config.links):
         there = "; there is a heliograph.yaml here" if common.config_file is None and _here() else ""
@@ -83,7 +88,7 @@ def serve(common: Common) -> int:
     log = Lines(json=common.json, verbose=common.verbose)
     common.log_to(log, logging.WARNING if common.quiet else logging.INFO)
     named: dict[str, Any] = {} if config.name is not None or station_in(config) else {"name": certificate.name}
-    with Stop() as stop, _hangups() as hangups, common.open(create=True, announce=False, **named) as station:
+    with Stop() as stop, common.open(create=True, announce=False, **named) as station:
         _check_name(station, certificate)
         _check_port(station)
         _introduce(common, log, station, certificate)
