@@ -879,8 +879,12 @@ def test_closing_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+async def opened(path: Path) -> hg.AsyncStation:
+    return await hg.open_async(path)
+
+
 def test_a_station_whose_event_loop_is_over_can_be_closed_in_another(tmp_path: Path) -> None:
-    station = asyncio.run(hg.open_async(tmp_path))
+    station = asyncio.run(opened(tmp_path))
     asyncio.run(station.close())
     assert station.sync_station.closed
     asyncio.run(station.close())
@@ -889,7 +893,7 @@ def test_a_station_whose_event_loop_is_over_can_be_closed_in_another(tmp_path: P
 def test_closing_that_ended_with_its_event_loop_is_finished_in_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    station = asyncio.run(hg.open_async(tmp_path))
+    station = asyncio.run(opened(tmp_path))
     close = station.sync_station.close
     monkeypatch.setattr(station.sync_station, "close", lambda: (time.sleep(0.3), close()))
     first = asyncio.new_event_loop()
