@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,37 @@ from heliograph.spark import session
 from heliograph.spark.session import find_java
 
 module = importlib.import_module("heliograph.spark.session")
+
+
+class Builder:
+    """Notes what a session would be made of."""
+
+    def __init__(self) -> None:
+        self.masters: list[str] = []
+        self.settings: dict[str, str] = {}
+
+    def master(self, url: str) -> Builder:
+        self.masters.append(url)
+        return self
+
+    def appName(self, _: str) -> Builder:
+        return self
+
+    def config(self, name: str, value: str) -> Builder:
+        self.settings[name] = value
+        return self
+
+    def getOrCreate(self) -> None:
+        return None
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    """What sessions are made of from now on, instead of sessions."""
+    builder = Builder()
+    monkeypatch.setattr(module, "_builder", lambda: builder)
+    monkeypatch.setattr(module, "find_java", lambda: "java")
+    return builder
 
 
 def java(folder: Path, version: str) -> str:
@@ -50,29 +82,12 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
         session()
 
 
-def test_the_master_is_what_spark_submit_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Builder:
-        def __init__(self) -> None:
-            self.masters: list[str] = []
+def test_the_master_is_what_spark_submit_was_told(made: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def masters(**how: str) -> list[str]:
+        made.masters.clear()
+        session(**how)
+        return made.masters
 
-        def master(self, url: str) -> Builder:
-            self.masters.append(url)
-            return self
-
-        def appName(self, _: str) -> Builder:
-            return self
-
-        def config(self, *_: str) -> Builder:
-            return self
-
-        def getOrCreate(self) -> list[str]:
-            return self.masters
-
-    def masters(**how: str) -> object:
-        return session(**how)
-
-    monkeypatch.setattr(module, "_builder", Builder)
-    monkeypatch.setattr(module, "find_java", lambda: "java")
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(name, sys.executable)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -129,3 +144,46 @@ def test_the_python_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch) -
             assert Path(os.environ["PYSPARK_DRIVER_PYTHON"]).name == chosen
         assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable, "the next session may be for other machines"
         monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")
+
+
+def test_java_and_python_talk_over_sockets_that_nobody_else_can_reach(spark: Any) -> None:
+    settings = spark.sparkContext.getConf()
+    assert settings.get("spark.python.unix.domain.socket.enabled") == "true"
+    folder = Path(settings.get("spark.python.unix.domain.socket.dir"))
+    spark.range(2).mapInArrow(lambda batches: batches, "id BIGINT").collect()
+    assert any(file.is_socket() for file in folder.iterdir())
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+SOCKETS = """
+import importlib, os, sys
+module = importlib.import_module("heliograph.spark.session")
+print(module._sockets().get("spark.python.unix.domain.socket.dir", ""))
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(*os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_the_folder_of_the_sockets_is_gone_at_the_end_and_none_is_made_where_its_path_is_too_long(long: bool) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, *["x" * 40] * long)
+        folder.mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        run = subprocess.run(
+            [sys.executable, "-c", SOCKETS], env=environment, capture_output=True, text=True, check=True
+        )
+        where, there = run.stdout.split("\n")[:2]
+        assert Path(where).name == there, "as long as its process lives, whatever was forked meanwhile"
+        assert bool(there) is not long
+        assert not list(folder.iterdir())
+
+
+def test_whoever_chooses_how_java_and_python_talk_has_the_choice(made: Builder) -> None:
+    session(spark__python__unix__domain__socket__enabled="false")
+    assert made.settings["spark.python.unix.domain.socket.enabled"] == "false"
+    made.settings.clear()
+    session(master="spark://elsewhere:7077")
+    assert not [name for name in made.settings if "socket" in name], "its directories are the cluster's"

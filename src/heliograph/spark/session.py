@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,8 +37,12 @@ SETTINGS: Final = {
     f"spark.executorEnv.{_REAL_PYTHON}": sys.executable,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.buffer.size": str(1 << 20),
 }
 """What a session gets unless its maker says otherwise."""
+_SOCKETS: Final = "spark.python.unix.domain.socket"
+_SOCKET_CHARS: Final = len("/.9a1c03f7-0000-4000-8000-000000000000.sock")
+_SOCKET_PATH_MAX: Final = 103 if sys.platform == "darwin" else 107
 
 
 def session(
@@ -61,8 +68,32 @@ def session(
     if master is not None or _SUBMITTED not in os.environ:
         master = "local[*]" if master is None else master
         builder = builder.master(master)
-    with _with_python(here=master is not None and master.startswith("local")):
+    here = master is not None and master.startswith("local")
+    for name, value in (_sockets() if here and f"{_SOCKETS}.enabled" not in said else {}).items():
+        builder = builder.config(name, value)
+    with _with_python(here=here):
         return builder.getOrCreate()
+
+
+@functools.cache
+def _sockets() -> dict[str, str]:
+    """Have Java and Python talk over sockets of Unix instead of TCP, which takes a sixth of the time of reading.
+
+    Whoever may connect to one is trusted, so they are in a directory that is only ours; it is removed at the end. For
+    this machine only: a cluster's directories are the cluster's. Nothing, if the path is too long for a socket.
+    """
+    folder = tempfile.mkdtemp(prefix="heliograph-")
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not whoever was forked meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    if len(os.fsencode(folder)) + _SOCKET_CHARS > _SOCKET_PATH_MAX:
+        remove()
+        return {}
+    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
 
 
 @contextlib.contextmanager
