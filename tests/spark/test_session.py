@@ -187,3 +187,23 @@ def test_whoever_chooses_how_java_and_python_talk_has_the_choice(made: Builder) 
     made.settings.clear()
     session(master="spark://elsewhere:7077")
     assert not [name for name in made.settings if "socket" in name], "its directories are the cluster's"
+
+
+UNSTOPPED = """
+from heliograph.spark import session
+spark = session("unstopped", spark__driver__memory="512m")
+print(spark.range(2).mapInArrow(lambda batches: batches, "id BIGINT").count())
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_spark_that_nobody_stops_ends_without_a_word(java: str) -> None:
+    """Its Python processes would write of broken pipes, sometimes, and leave their sockets behind."""
+    with tempfile.TemporaryDirectory() as place:
+        run = subprocess.run(
+            [sys.executable, "-c", UNSTOPPED], env={**os.environ, "TMPDIR": place}, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert run.stdout == "2\n"
+        assert "Traceback" not in run.stderr
+        assert not list(Path(place).glob("heliograph-*"))

@@ -75,6 +75,16 @@ def session(
         return builder.getOrCreate()
 
 
+def _stop() -> None:
+    """Stop a Spark that nobody has stopped: its Python processes would write of pipes that are broken."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context  # whoever asks otherwise gets a new one
+    if running is not None:
+        with contextlib.suppress(Exception):
+            running.stop()
+
+
 @functools.cache
 def _sockets() -> dict[str, str]:
     """Have Java and Python talk over sockets of Unix instead of TCP, which takes a sixth of the time of reading.
@@ -85,14 +95,16 @@ def _sockets() -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="heliograph-")
     owner = os.getpid()
 
-    def remove() -> None:
+    if len(os.fsencode(folder)) + _SOCKET_CHARS > _SOCKET_PATH_MAX:
+        os.rmdir(folder)
+        return {}
+
+    def end() -> None:
         if os.getpid() == owner:  # not whoever was forked meanwhile
+            _stop()
             shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)
-    if len(os.fsencode(folder)) + _SOCKET_CHARS > _SOCKET_PATH_MAX:
-        remove()
-        return {}
+    atexit.register(end)
     return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
 
 
