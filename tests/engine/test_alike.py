@@ -156,6 +156,28 @@ def test_so_are_those_of_some_kinds_that_are_mixed(monkeypatch: pytest.MonkeyPat
     assert said(together(batch)) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
 
 
+def test_one_that_is_too_long_is_refused_among_others_that_are_alike() -> None:
+    sizes = [20] * 10 + [BYTES_MAX - len(line(FIRST, data=b'""')) + more for more in (0, 1)] + [20] * 10
+    batch = [line(FIRST + at, data=b'"%b"' % (b"x" * size)) for at, size in enumerate(sizes)]
+    stored, refused = foreign.read_all("alerts", [foreign.piece_of(batch)], BYTES_MAX)
+    assert [at for at, _ in refused] == [11]
+    assert stored is not None
+    assert stored.total == 21
+
+
+def test_times_behind_the_payload_are_read_where_they_stand() -> None:
+    batch = []
+    for at, one in enumerate(lines(FIRST, FIRST + 50)):
+        begin = one.index(b',"time":')
+        end = one.index(b',"channel":')
+        data = b',"data":"%b"' % (b"x" * (at % 7))
+        batch.append(sealed(one[:begin] + one[end:-18].replace(b',"data":1', data + one[begin:end])))
+    assert foreign.why_not("alerts", batch[0], BYTES_MAX) is None
+    found = together(batch)
+    assert found is not None
+    assert said(found) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+
+
 def test_what_is_known_of_long_lines_does_no_harm_to_short_ones() -> None:
     long = [sealed(one[:-18].replace(b',"origin":', b',"x":"%b","origin":' % (b"x" * 5_000))) for one in lines(1, 9)]
     assert together(long) is not None
