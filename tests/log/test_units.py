@@ -305,6 +305,34 @@ def test_an_audit_that_cannot_be_rotated_grows_and_its_records_are_not_failed(
     assert not one.path.exists(), "rotated as soon as it can be"
 
 
+def test_what_was_rotated_before_is_kept_while_an_audit_cannot_be_rotated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator may have made it append-only, for example: then all but that file can be renamed."""
+    one = audit(tmp_path / "data", max_bytes=500)
+    for number in range(40):
+        one.write("tested", number=number)
+    before = {file.name: file.read_bytes() for file in one.path.parent.glob("audit.?.jsonl")}
+    assert len(before) == 3
+    rename = one._disk.rename
+
+    def refuse(old: Path, new: Path) -> None:
+        if old == one.path:
+            raise PermissionError(f"{old} to {new}")
+        rename(old, new)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one._disk, "rename", refuse)
+        for number in range(40, 80):
+            one.write("tested", number=number)
+    kept = [file.read_bytes() for file in one.path.parent.glob("audit.?.jsonl")]
+    assert len(kept) == 2, "room was made for the next, once"
+    assert set(kept) < set(before.values())
+    one.write("tested", number=80)
+    numbers = [json.loads(text)["number"] for file in one.path.parent.glob("audit.*") for text in file.open()]
+    assert set(range(40, 81)) <= set(numbers), "none of those that grew the file is lost"
+
+
 def test_the_audit_of_many_threads_mixes_no_lines(tmp_path: Path) -> None:
     one = audit(tmp_path / "data", max_bytes=2000, max_files=1000)
 

@@ -7,7 +7,6 @@ once: its records are there.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from pathlib import Path
@@ -94,12 +93,19 @@ class Audit:
                 return  # another process is at it
             if self._disk.stat(self.path).st_size < self._max_bytes:
                 return  # another process was quicker
-            for number in range(self._max_files - 1, 0, -1):  # the oldest is written over
-                with contextlib.suppress(FileNotFoundError):
-                    self._disk.rename(self._numbered(number), self._numbered(number + 1))
+            for number in range(self._free() - 1, 0, -1):
+                self._disk.rename(self._numbered(number), self._numbered(number + 1))
             self._disk.rename(self.path, self._numbered(1))
         finally:
             lock.release()
+
+    def _free(self) -> int:
+        """Which number is to be had; the oldest is written over only if all are taken.
+
+        So a rotation that stops half-way, again and again, moves nothing twice, and costs no file that is there.
+        """
+        numbers = range(1, self._max_files)
+        return next((number for number in numbers if not self._numbered(number).exists()), self._max_files)
 
     def _numbered(self, number: int) -> Path:
         return self._directory / f"audit.{number}.jsonl"
