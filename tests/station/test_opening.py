@@ -369,6 +369,22 @@ def test_several_threads_may_close_it_at_once(opened: Opener, monkeypatch: pytes
     assert finished == [1]
 
 
+def test_what_ends_with_it_still_finds_it_open_though_several_threads_close_it(opened: Opener) -> None:
+    """The links, for example: they store what arrived, and where they stand."""
+    station = opened()
+    found: list[bool] = []
+
+    def end() -> None:
+        time.sleep(0.3)
+        found.append(station.closed)
+
+    station.on_close.append(end)
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(station.close) for _ in range(3)]:
+            done.result(20)
+    assert found == [False]
+
+
 def test_closing_again_is_no_error_and_a_context_may_be_closed_inside(opened: Opener) -> None:
     with opened() as station:
         assert not station.closed

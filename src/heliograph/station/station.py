@@ -129,6 +129,7 @@ class Station:
         self._queues_made: Queues | None = None
         self._closing = False
         self._lock = threading.Lock()
+        self._ending = threading.RLock()  # a signal may come while it is held, and close once more
         self.on_close: list[Callable[[], None]] = []
         """Called first when the station is closed: for what runs on top of it."""
         self.live_links: Callable[[], list[LinkInfo]] | None = None
@@ -794,8 +795,9 @@ class Station:
         if self.engine.closed:
             self.engine.close()  # another thread may still be at it
             return
-        for end in iter(self._to_be_ended, None):
-            end()
+        with self._ending:  # of several threads, too, none closes the engine under what is being ended
+            while self.on_close:
+                self.on_close.pop()()
         with self._lock:
             self._closing = True
             live = list(self._subscriptions)
@@ -811,10 +813,6 @@ class Station:
         self._upkeep.close()
         self.timetable.close()
         self.engine.close()
-
-    def _to_be_ended(self) -> Callable[[], None] | None:
-        with self._lock:
-            return self.on_close.pop() if self.on_close else None
 
     def __enter__(self) -> Self:
         return self
