@@ -247,6 +247,36 @@ def test_a_hub_that_refuses_its_client_before_it_answered_leaves_an_unknown_outc
         client.close()
 
 
+@pytest.mark.parametrize("what", ["publish", "request"])
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ({"peers": [{**TOOL, "publish": ["sensors.>"]}]}, "not allowed to publish"),
+        ({"peers": [TOOL], "messages": {"max_bytes": "4KiB"}}, "4096"),
+    ],
+    ids=["not-allowed", "too-large"],
+)
+def test_what_was_stored_and_is_refused_when_it_is_sent_again_has_an_unknown_outcome(
+    hub: Hub, mute: list[int], what: str, then: dict[str, Any], why: str
+) -> None:
+    """The hub does not look for what its rules of now do not allow."""
+    with ThreadPoolExecutor() as pool:
+        with hub.open("hub"):
+            client = hub.connect()
+            mute[0] = 1 << 30
+            sent = pool.submit(getattr(client, what), "alerts", "x" * 8000, timeout=30)
+            wait_for(lambda: payloads(hub.path("hub"), "alerts"))
+        mute[0] = 0
+        hub.station("hub", **then)
+        with hub.open("hub"):
+            with pytest.raises(hg.OutcomeUnknown, match=why):
+                sent.result(20)
+            with pytest.raises((hg.NotAllowed, hg.MessageTooLarge), match=why):
+                getattr(client, what)("alerts", "x" * 8000)
+            client.close()
+    assert payloads(hub.path("hub"), "alerts") == ["x" * 8000]
+
+
 def test_no_answer_in_time_is_an_unknown_outcome(hub: Hub, proxy: Proxies) -> None:
     line = proxy()
     with hub.open("hub"), hub.connect(url=f"wss://localhost:{line.port}") as client:

@@ -88,29 +88,29 @@ class Asker:
         until = self._loop.time() + timeout_s
         asked_at: float | None = None
         while True:
+            sent_before = asked_at is not None
             try:
                 connection = await self._keeper.line(until)
-            except Unreachable as error:
-                if asked_at is None:
-                    raise
-                raise _unanswered(own_id, channel, timeout_s, str(error)) from error
-            except HeliographError as error:  # closed, or refused from now on
-                if asked_at is None:
-                    raise
-                raise self._unknown(channel, [own_id], str(error)) from error
-            self._check_size(connection, channel, line)
-            now = self._loop.time()
-            again_s = None if asked_at is None else now - asked_at
-            asked_at = now if asked_at is None else asked_at
-            head = partial(self._request, channel, until, again_s)
-            try:
+                self._check_size(connection, channel, line)
+                now = self._loop.time()
+                again_s = None if asked_at is None else now - asked_at
+                asked_at = now if asked_at is None else asked_at
+                head = partial(self._request, channel, until, again_s)
                 async with asyncio.timeout_at(until + REPLY_GRACE_S):
                     return await connection.ask(REQUEST, head, Replied, line, self._long)
             except Lost:
                 continue
-            except TimeoutError as error:
-                if isinstance(error, ReplyTimeout):
+            except ReplyTimeout:
+                raise
+            except Unreachable as error:
+                if not sent_before:
                     raise
+                raise _unanswered(own_id, channel, timeout_s, str(error)) from error
+            except HeliographError as error:  # the client is closed, or refused; or what it sends again is
+                if not sent_before:
+                    raise
+                raise self._unknown(channel, [own_id], str(error)) from error
+            except TimeoutError:
                 raise _unanswered(own_id, channel, timeout_s, "the hub did not answer") from None
 
     def _request(self, channel: str, until: float, again_s: float | None) -> Request:
@@ -145,22 +145,22 @@ class Asker:
     async def _publish(self, channel: str, body: bytes, ids: list[str], until: float) -> Published:
         asked_at: float | None = None
         while True:
+            sent_before = asked_at is not None
             try:
                 line = await self._keeper.line(until)
-            except HeliographError as error:  # not there in time, refused from now on, or closed
-                if asked_at is None:
-                    raise
-                raise self._unknown(channel, ids, str(error)) from error
-            self._check_size(line, channel, body)
-            again_s = None if asked_at is None else self._loop.time() - asked_at
-            asked_at = self._loop.time() if asked_at is None else asked_at
-            try:
+                self._check_size(line, channel, body)
+                again_s = None if asked_at is None else self._loop.time() - asked_at
+                asked_at = self._loop.time() if asked_at is None else asked_at
+                head = Publish(channel=channel, again_s=again_s)
                 async with asyncio.timeout_at(until):
-                    head = Publish(channel=channel, again_s=again_s)
                     published: Published = (await line.ask(PUBLISH, head, Published, body, self._turns))[0]
                     return published
             except Lost:
                 continue
+            except HeliographError as error:  # the same, and nobody there in time
+                if not sent_before:
+                    raise
+                raise self._unknown(channel, ids, str(error)) from error
             except TimeoutError:
                 raise self._unknown(channel, ids, "it did not answer in time") from None
 
