@@ -67,6 +67,7 @@ def test_in_another_life_of_the_channel_the_offset_means_nothing_and_nothing_new
     got: list[int] = []
     gaps: list[hg.Gap] = []
     with opened() as station:
+        assert [trouble.what for trouble in verify(station).troubles] == ["stands at offset 20, the log ends at 3"]
         fill(station, range(3, 6))
         station.subscribe(
             CHANNEL, lambda message: got.append(message.offset), name="worker-1", on_gap=gaps.append, **kind
