@@ -185,6 +185,10 @@ def test_whoever_chooses_how_java_and_python_talk_has_the_choice(made: Builder) 
     session(spark__python__unix__domain__socket__enabled="false")
     assert made.settings["spark.python.unix.domain.socket.enabled"] == "false"
     made.settings.clear()
+    session(spark__python__unix__domain__socket__dir="/run/mine")
+    assert made.settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert made.settings["spark.python.unix.domain.socket.dir"] == "/run/mine"
+    made.settings.clear()
     session(master="spark://elsewhere:7077")
     assert not [name for name in made.settings if "socket" in name], "its directories are the cluster's"
 

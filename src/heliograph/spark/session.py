@@ -63,13 +63,13 @@ def session(
     find_java()
     quiet = f"-Dlog4j2.configurationFile=file:{_QUIET}"
     chosen["spark.driver.extraJavaOptions"] = f"{quiet} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
     if master is not None or _SUBMITTED not in os.environ:
         master = "local[*]" if master is None else master
         builder = builder.master(master)
     here = master is not None and master.startswith("local")
-    for name, value in (_sockets() if here and f"{_SOCKETS}.enabled" not in said else {}).items():
+    if here and f"{_SOCKETS}.enabled" not in said:
+        chosen = {**_sockets(), **chosen}
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     with _with_python(here=here):
         return builder.getOrCreate()
