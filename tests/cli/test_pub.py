@@ -225,3 +225,12 @@ def test_nor_does_a_file_that_is_too_large(
     (tmp_path / "large").write_bytes(b"x" * 2_000_000)
     assert "messages.max_bytes is" in one_line_error(helio("pub", "alerts", "--file", tmp_path / "large"), 2)
     assert not data.exists()
+
+
+def test_but_white_space_between_base64_is_not_counted(
+    helio: Helio, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_MESSAGES_MAX_BYTES", "4096")
+    spaced = " ".join(base64.b64encode(b"x" * 1_700).decode())
+    assert helio("pub", "alerts", spaced, "--as", "base64").exit_code == 0
+    assert published(data, "alerts") == [b"x" * 1_700]

@@ -14,6 +14,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.client.many import Many
+from heliograph.federation import sockets
 from tests.client.conftest import TOOL, Hub
 from tests.federation.chaos import Proxy
 from tests.federation.pki import Pki
@@ -388,6 +389,18 @@ def test_a_hub_that_hangs_up_at_once_is_told_without_a_stack_trace(
 
     assert asyncio.run(alike()) == ["of somebody else"]
     assert not capfd.readouterr().err
+
+
+def test_an_event_loop_is_hushed_once_however_often_a_hub_is_dialled() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        for _ in range(2):
+            sockets.Hushed.make(loop)
+        handler = loop.get_exception_handler()
+        assert isinstance(handler, sockets.Hushed)
+        assert handler._before is None
+    finally:
+        loop.close()
 
 
 def test_a_hub_whose_name_is_none_is_told_of_as_any_other_that_is_not_there(hub: Hub) -> None:

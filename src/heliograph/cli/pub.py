@@ -169,9 +169,11 @@ def _check_times(delay: float | None, deliver_at: datetime | None, ttl: float | 
 
 
 def _checked(raw: bytes, reader: Reader, type_name: str | None) -> int:
-    """Refuse a payload that nobody can publish before a station is made for it; about how many bytes it takes."""
+    """Refuse a payload that nobody can publish before a station is made for it; how many bytes it takes at least."""
     data = reader.payload(raw)
-    return len(raw) if isinstance(data, bytes) else len(Payloads().check_and_encode(type_name, data)[1])
+    if isinstance(data, bytes):
+        return -(-len(data) // 3) * 4  # as base64
+    return len(Payloads().check_and_encode(type_name, data)[1])
 
 
 def _no_delay(attributes: dict[str, Any]) -> None:
