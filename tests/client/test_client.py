@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -401,6 +403,21 @@ def test_an_event_loop_is_hushed_once_however_often_a_hub_is_dialled() -> None:
         assert handler._before is None
     finally:
         loop.close()
+
+
+LATE = """
+import logging
+import heliograph.federation.sockets
+log = logging.getLogger("aiofastnet")
+log.warning("socket.send() raised exception.")
+logging.basicConfig(format="%(message)s")
+log.warning("wanted")
+"""
+
+
+def test_what_is_written_too_late_is_told_only_to_who_wants_to_hear_it() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True)
+    assert done.stderr == "wanted\n"
 
 
 def test_a_hub_whose_name_is_none_is_told_of_as_any_other_that_is_not_there(hub: Hub) -> None:
