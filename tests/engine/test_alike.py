@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -142,18 +143,54 @@ def test_most_lines_of_an_origin_are_checked_together(monkeypatch: pytest.Monkey
     assert not floats.rest  # of lines of which each has its own length, too
 
 
-def test_so_are_those_of_some_kinds_that_are_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+def mixed(count: int, kinds: int, origins: list[str]) -> list[bytes]:
+    """Lines whose envelopes differ in length, and in where they are from."""
+    return [
+        line(
+            FIRST + at, origins[at * 5 % 7 % len(origins)], data=b'"%b"' % (b"\xc3\xa4" * (at * 7 % 50)),
+            extra=b',"partitionkey":"%b","x":%d' % (b"k" * (at * 3 % 13 % kinds), at % 4),
+        )
+        for at in range(count)
+    ]  # fmt: skip
+
+
+def test_so_are_those_of_two_kinds_that_are_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "TOGETHER_MIN", 64)
-    extras = [b',"partitionkey":"%b","x":%d' % (b"k" * (number % 3), number % 4) for number in range(600)]
-    origins = [HOST2, "host3.bbbbbb"]
-    batch = [
-        line(FIRST + at, origins[at % 2], extra=extra, data=b'"%b"' % (b"\xc3\xa4" * (at * 7 % 50)))
-        for at, extra in enumerate(extras)
-    ]
-    found = look(batch)
-    assert found is not None
-    assert len(found.rest) < 64
+    for batch in (mixed(600, 2, [HOST2]), mixed(600, 1, [HOST2, "host30.bbbbbb"])):
+        found = look(batch)
+        assert found is not None
+        assert len(found.rest) < 64
+        assert said(together(batch)) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "origins"),
+    [(12, [HOST2]), (1, [f"host{number}.bbbbbb" for number in range(1, 8)]), (4, [HOST2, "host3.bbbbbb"])],
+)
+def test_where_kinds_are_many_no_time_is_lost_on_any(
+    monkeypatch: pytest.MonkeyPatch, kinds: int, origins: list[str]
+) -> None:
+    monkeypatch.setattr(alike, "TOGETHER_MIN", 64)
+    tried = []
+    monkeypatch.setattr(alike._Looking, "_around", lambda _, wrapping, numbers: tried.append(wrapping) or numbers[:0])
+    batch = mixed(600, kinds, origins)
     assert said(together(batch)) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+    assert not tried
+
+
+def test_nor_on_more_if_the_first_is_a_rare_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "TOGETHER_MIN", 64)
+    tried = []
+    around = alike._Looking._around
+
+    def count(*arguments: Any) -> Any:
+        tried.append(arguments[1])
+        return around(*arguments)
+
+    monkeypatch.setattr(alike._Looking, "_around", count)
+    batch = [line(FIRST + at, extra=b',"h%02d":1' % (at % 20), data=b'"%b"' % (b"x" * (at % 7))) for at in range(2_000)]
+    assert said(together(batch)) == said(foreign._read("alerts", foreign.piece_of(batch), BYTES_MAX))
+    assert len(tried) == 1
 
 
 def test_one_that_is_too_long_is_refused_among_others_that_are_alike() -> None:

@@ -33,8 +33,10 @@ _KINDS_MAX: Final = 256
 """How many kinds of lines are remembered."""
 _TRIES: Final = 3
 """How many kinds the lines of one length may be of."""
-_WRAPPINGS_MAX: Final = 16
-"""How many kinds of envelopes are looked for among lines that come together."""
+_WRAPPINGS_MAX: Final = 2
+"""How many kinds of envelopes are looked for among lines that come together: with more, each by itself is quicker."""
+_PROBED: Final = 8
+"""So many lines tell whether it is worth looking for one."""
 _NEWLINE: Final = ord("\n")
 _T = TypeVar("_T")
 
@@ -172,6 +174,12 @@ def _wrapping_of(channel: str, line: bytes, *, known: bool) -> Wrapping | None:
     return _remembered(_wrappings, key, known, partial(Wrapping.of, channel, line))
 
 
+def _look_of(line: bytes) -> tuple[object, ...]:
+    """What differs between lines that are wrapped differently, at a glance: where the payload begins, and the end."""
+    end = line.rfind(b',"origin":')
+    return line.find(b',"data":'), len(line) - end, line[end : line.rfind(b',"originseq":')]
+
+
 def _remembered(
     memory: dict[tuple[object, ...], _T], key: tuple[object, ...] | None, known: bool, make: Callable[[], _T | None]
 ) -> _T | None:
@@ -229,20 +237,27 @@ class _Looking:
                     return
 
     def around(self) -> None:
-        """Look at what is left: around the payloads, and at these."""
+        """Look at what is left, if most of it seems to be of one kind: around the payloads, and at these."""
         left = self._rest.nonzero()[0]
         for _ in range(_WRAPPINGS_MAX):
-            if len(left) < TOGETHER_MIN:
+            typical = self._typical(left) if len(left) >= TOGETHER_MIN else None
+            if typical is None:
                 return
-            first = self._cut.lines[left[0]]
             for known in (True, False):
-                wrapping = _wrapping_of(self._channel, first, known=known)
+                wrapping = _wrapping_of(self._channel, self._cut.lines[typical], known=known)
                 alike = left[:0] if wrapping is None else self._around(wrapping, left)
-                if len(alike) and alike[0] == left[0]:
+                if typical in alike:
                     break
-            if len(alike) == len(left):
+            if len(alike) == len(left) or 2 * len(alike) < len(left):
                 return
-            left = np.setdiff1d(left[1:], alike, assume_unique=True)
+            left = np.setdiff1d(left, alike, assume_unique=True)
+
+    def _typical(self, numbers: Numbers) -> int | None:
+        """Which line is wrapped like most, by a look at a few of them; None if they are too different."""
+        few: list[int] = numbers[:: -(-len(numbers) // _PROBED)].tolist()
+        looks = [_look_of(self._cut.lines[number]) for number in few]
+        usual = max(looks, key=looks.count)
+        return few[looks.index(usual)] if 2 * looks.count(usual) > len(looks) else None
 
     def _around(self, wrapping: Wrapping, numbers: Numbers) -> Numbers:
         """Look at those around whose payloads there is what is around another's; which these are."""
