@@ -903,3 +903,27 @@ def test_closing_that_ended_with_its_event_loop_is_finished_in_another(
     assert station.sync_station.closed
     first.run_until_complete(closing)
     first.close()
+
+
+def test_closing_that_failed_lets_go_of_who_waits_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        station = await hg.open_async(tmp_path)
+        queue = await station.queue("alerts", "jobs")
+        assert not await queue.receive(wait_s=0.1)
+        close = station.sync_station.close
+
+        def fail() -> None:
+            monkeypatch.setattr(station.sync_station, "close", close)
+            raise hg.StorageError("the disk is gone")
+
+        monkeypatch.setattr(station.sync_station, "close", fail)
+        with pytest.raises(hg.StorageError, match="the disk is gone"):
+            await station.close()
+        assert station._waiters._threads is None
+        assert not station.sync_station.closed
+        await station.close()
+        assert station.sync_station.closed
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,12 @@ def test_what_is_waited_for_is_said_after_a_second(
     said = f"waiting for the hub localhost:{hub.port('hub')}"
     assert (said in result.stderr) is not quiet
     assert "was not reached" in one_line_error(result, 1)
+
+
+def test_a_hub_that_was_reached_is_waited_for_no_more(hub: Hub, helio: Helio, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[threading.Timer] = []
+    start = threading.Timer.start
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: (timers.append(timer), start(timer)))
+    with hub.open("hub"):
+        assert helio("pub", "alerts", "x", *at(hub)).exit_code == 0
+        assert [timer.finished.is_set() for timer in timers if timer.interval == hubs._SILENT_S] == [True]

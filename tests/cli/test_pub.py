@@ -209,6 +209,7 @@ def test_a_duration_that_is_no_number_of_this_world_is_refused(helio: Helio, opt
         ("sub", "alerts", "--start", "nonsense"),
         ("sub", "sensors.>", "--start", "5"),
         ("reply", "alerts", "--exec", "cat", "--start", "nonsense"),
+        ("reply", "sensors.>", "--exec", "cat", "--start", "5"),
     ],
 )
 def test_what_cannot_work_makes_no_station(helio: Helio, data: Path, arguments: tuple[str, ...]) -> None:

@@ -385,6 +385,32 @@ def test_what_ends_with_it_still_finds_it_open_though_several_threads_close_it(o
     assert found == [False]
 
 
+@pytest.mark.parametrize("when", ["while-others-end", "while-the-engine-is-closed"])
+def test_a_signal_that_closes_it_while_it_is_being_closed_waits_for_nobody(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its handler runs in the very thread that it would wait for."""
+    station = opened(durability="os")
+    station.publish("alerts", "x")
+    if when == "while-others-end":
+        station.on_close += [lambda: None, station.close]
+    else:
+        finish = Partition.finish
+        signals = [station.close]
+
+        def interrupted(self: Partition) -> None:
+            while signals:
+                signals.pop()()
+            finish(self)
+
+        monkeypatch.setattr(Partition, "finish", interrupted)
+    closing = threading.Thread(target=station.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert station.closed
+
+
 def test_closing_again_is_no_error_and_a_context_may_be_closed_inside(opened: Opener) -> None:
     with opened() as station:
         assert not station.closed
