@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -385,30 +387,31 @@ def test_what_ends_with_it_still_finds_it_open_though_several_threads_close_it(o
     assert found == [False]
 
 
-@pytest.mark.parametrize("when", ["while-others-end", "while-the-engine-is-closed"])
-def test_a_signal_that_closes_it_while_it_is_being_closed_waits_for_nobody(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+CLOSED_BY_A_SIGNAL = """
+import sys
+import heliograph as hg
+from heliograph.log.partition import Partition
+station = hg.open(sys.argv[1], durability="os")
+station.publish("alerts", "x")
+finish, signals = Partition.finish, [station.close]
+def interrupted(log):
+    while signals:
+        signals.pop()()
+    finish(log)
+if sys.argv[2] == "others-end":
+    station.on_close += [lambda: None, station.close]
+else:
+    Partition.finish = interrupted
+station.close()
+print(station.closed)
+"""
+
+
+@pytest.mark.parametrize("when", ["others-end", "the-engine-is-closed"])
+def test_a_signal_that_closes_it_while_it_is_being_closed_waits_for_nobody(root: Path, when: str) -> None:
     """Its handler runs in the very thread that it would wait for."""
-    station = opened(durability="os")
-    station.publish("alerts", "x")
-    if when == "while-others-end":
-        station.on_close += [lambda: None, station.close]
-    else:
-        finish = Partition.finish
-        signals = [station.close]
-
-        def interrupted(self: Partition) -> None:
-            while signals:
-                signals.pop()()
-            finish(self)
-
-        monkeypatch.setattr(Partition, "finish", interrupted)
-    closing = threading.Thread(target=station.close, daemon=True)
-    closing.start()
-    closing.join(20)
-    assert not closing.is_alive()
-    assert station.closed
+    closing = [sys.executable, "-c", CLOSED_BY_A_SIGNAL, str(root), when]
+    assert subprocess.run(closing, capture_output=True, text=True, check=True, timeout=30).stdout == "True\n"
 
 
 def test_closing_again_is_no_error_and_a_context_may_be_closed_inside(opened: Opener) -> None:
