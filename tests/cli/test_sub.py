@@ -41,6 +41,12 @@ def test_the_json_of_a_message_is_its_envelope_with_its_place(helio: Helio, stat
     assert message["data"] == {"level": 3}
 
 
+@pytest.mark.parametrize(("start", "first"), [("7", 7), ("-1h", 0), ("2020-01-01T00:00:00Z", 0)])
+def test_it_begins_where_it_is_told_to(helio: Helio, station: hg.Station, start: str, first: int) -> None:
+    station.publish_many("numbers", range(10))
+    assert lines(helio("sub", "numbers", "--start", start, "--count", 1, "--json"))[0]["data"] == first
+
+
 @pytest.mark.parametrize("shape", ["table", "json", "raw"])
 def test_every_format_shows_the_message(helio: Helio, station: hg.Station, shape: str) -> None:
     station.publish("alerts", "system problem!")

@@ -281,6 +281,7 @@ def test_lines_of_another_hour_or_origin_are_of_another_kind() -> None:
     found = together(later)
     assert found is not None
     assert found.max_us < 1_794_783_600_000_000  # 2026-11-15T23:00Z
+    assert found.envelopes is None, "what was known of the hour before is no obstacle"
     both = together([*first, *lines(0, 50, "host4.cccccc")])
     assert both is not None
     assert [run.origin for run in both.runs] == [HOST2, "host4.cccccc"]

@@ -303,6 +303,11 @@ def test_an_audit_that_cannot_be_rotated_grows_and_its_records_are_not_failed(
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1, "told once"
     one.write("tested", number=30)
     assert not one.path.exists(), "rotated as soon as it can be"
+    with monkeypatch.context() as patched:
+        patched.setattr(one._disk, "rename", refuse)
+        for number in range(31, 60):
+            one.write("tested", number=number)
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 2, "once each time"
 
 
 def test_what_was_rotated_before_is_kept_while_an_audit_cannot_be_rotated(
