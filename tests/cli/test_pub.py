@@ -219,12 +219,14 @@ def test_what_cannot_work_makes_no_station(helio: Helio, data: Path, arguments: 
     assert not data.exists()
 
 
+@pytest.mark.parametrize(("mode", "size"), [("auto", 2_000_000), ("bytes", 2_000_000), ("bytes", 80_000)])
 def test_nor_does_a_file_that_is_too_large(
-    helio: Helio, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    helio: Helio, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, size: int
 ) -> None:
     monkeypatch.setenv("HELIOGRAPH_MESSAGES_MAX_BYTES", "100000")
-    (tmp_path / "large").write_bytes(b"x" * 2_000_000)
-    assert "messages.max_bytes is" in one_line_error(helio("pub", "alerts", "--file", tmp_path / "large"), 2)
+    (tmp_path / "large").write_bytes(b"x" * size)
+    refused = helio("pub", "alerts", "--file", tmp_path / "large", "--as", mode)
+    assert "messages.max_bytes is" in one_line_error(refused, 2)
     assert not data.exists()
 
 
