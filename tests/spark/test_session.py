@@ -155,6 +155,26 @@ def test_java_and_python_talk_over_sockets_that_nobody_else_can_reach(spark: Any
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_sockets_on_this_machine_are_not_the_way_of_a_later_session_on_a_cluster(spark: Any) -> None:
+    """One Java serves all sessions of a process, and keeps what it was started with."""
+    from pyspark import SparkConf
+
+    assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
+    assert not [name for name, _ in SparkConf().getAll() if "socket" in name]
+
+
+def test_a_folder_of_sockets_that_somebody_tidied_up_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        module._socket_folder.cache_clear()
+        try:
+            folder = Path(module._sockets()["spark.python.unix.domain.socket.dir"])
+            folder.rmdir()
+            assert Path(module._sockets()["spark.python.unix.domain.socket.dir"]).is_dir()
+        finally:
+            module._socket_folder.cache_clear()
+
+
 SOCKETS = """
 import importlib, os, sys
 module = importlib.import_module("heliograph.spark.session")

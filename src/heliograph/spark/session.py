@@ -72,7 +72,9 @@ def session(
     for name, value in (_sockets() if here and f"{_SOCKETS}.enabled" not in said else {}).items():
         builder = builder.config(name, value)
     with _with_python(here=here):
-        return builder.getOrCreate()
+        found = builder.getOrCreate()
+    _forget_sockets()
+    return found
 
 
 def _stop() -> None:
@@ -85,19 +87,27 @@ def _stop() -> None:
             running.stop()
 
 
-@functools.cache
 def _sockets() -> dict[str, str]:
     """Have Java and Python talk over sockets of Unix instead of TCP, which takes a sixth of the time of reading.
 
     Whoever may connect to one is trusted, so they are in a directory that is only ours; it is removed at the end. For
     this machine only: a cluster's directories are the cluster's. Nothing, if the path is too long for a socket.
     """
+    folder = _socket_folder()
+    if folder is not None and not os.path.isdir(folder):  # whoever tidies up temporary directories has removed it
+        _socket_folder.cache_clear()
+        folder = _socket_folder()
+    return {} if folder is None else {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
+
+
+@functools.cache
+def _socket_folder() -> str | None:
     folder = tempfile.mkdtemp(prefix="heliograph-")
     owner = os.getpid()
 
     if len(os.fsencode(folder)) + _SOCKET_CHARS > _SOCKET_PATH_MAX:
         os.rmdir(folder)
-        return {}
+        return None
 
     def end() -> None:
         if os.getpid() == owner:  # not whoever was forked meanwhile
@@ -105,7 +115,17 @@ def _sockets() -> dict[str, str]:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
+    return folder
+
+
+def _forget_sockets() -> None:
+    """The Java that was just started keeps its settings for all sessions to come, also those on a cluster."""
+    from pyspark import SparkContext
+
+    java = SparkContext._jvm
+    if java is not None:
+        for name in ("enabled", "dir"):
+            java.java.lang.System.clearProperty(f"{_SOCKETS}.{name}")
 
 
 @contextlib.contextmanager
