@@ -68,6 +68,24 @@ def test_the_java_of_the_path_or_of_java_home_is_used(tmp_path: Path, monkeypatc
     assert find_java() == newer
 
 
+def test_a_java_of_tomorrow_and_one_that_tells_of_its_options_are_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for name, said in {
+        "early": 'openjdk version "26-ea" 2026-03-17',
+        "options": 'Picked up JAVA_TOOL_OPTIONS: -XX:OnError="kill %p"\nopenjdk version "17.0.15" 2025-04-15',
+        "plain": 'java version "21" 2023-09-19',
+    }.items():
+        file = java(tmp_path / name, "17")
+        Path(file).write_text(f"#!/bin/sh\ncat >&2 << END\n{said}\nEND\n")
+        monkeypatch.setenv("PATH", f"{Path(file).parent}:/usr/bin:/bin")
+        assert find_java() == file
+    monkeypatch.setenv("PATH", f"{Path(java(tmp_path / 'old', '1.8.0_412')).parent}:/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="is older"):
+        find_java()
+
+
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_MIN: Final = 17
+_VERSION: Final = re.compile(r'^\S+ version "([0-9]{1,4})[".+-]', re.MULTILINE)
+"""Of ``openjdk version "17.0.15" 2025-04-15``, or ``"26-ea"``; before it Java may tell which options it picked up."""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit says so to the Python that it starts, and has decided about the master."""
 _MASTER: Final = re.compile(
@@ -198,5 +200,5 @@ def _new_enough(java: str) -> bool:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
     except OSError:
         return False
-    number = said.partition('"')[2].partition('"')[0].partition(".")[0]  # openjdk version "17.0.15" 2025-04-15
-    return number.isdecimal() and int(number) >= _JAVA_MIN
+    found = _VERSION.search(said)
+    return found is not None and int(found[1]) >= _JAVA_MIN
