@@ -129,3 +129,28 @@ def test_errors_say_what_to_do(spark: Any, root: Path) -> None:
         table(spark, root, "missing").collect()
     with pytest.raises(Exception, match="holds no station"):
         table(spark, root / "elsewhere", "kinds").collect()
+    assert table(spark, root, "kinds", startingOffsets="9" * 5000).collect() == []
+
+
+def test_a_wrong_stream_says_what_to_do_and_nothing_else(spark: Any, root: Path, tmp_path: Path) -> None:
+    """Without a reader PySpark fails over stopping it, and that was the last thing to be read."""
+    read = spark.readStream.format("heliograph").schema("offset BIGINT").option("path", str(root))
+    for trigger in ({"availableNow": True}, {"processingTime": "1 second"}):
+        where = str(tmp_path / next(iter(trigger)))
+        start = read.option("chanel", "kinds").load().writeStream.format("noop").option("checkpointLocation", where)
+        with pytest.raises(Exception, match="there is no option 'chanel'; did you mean 'channel'") as raised:
+            start.trigger(**trigger).start().awaitTermination(100)
+        assert "UnboundLocalError" not in str(raised.value)
+
+
+def test_a_table_of_sparks_catalog_is_refused_as_it_would_forget_its_options(spark: Any, root: Path) -> None:
+    said = f"USING heliograph OPTIONS (path '{root}', channel 'kinds')"
+    with pytest.raises(Exception, match="keeps no options: use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE forgetful {said}")
+    spark.sql(f"CREATE TABLE forgetful (offset BIGINT) {said}")
+    try:
+        for query in ("SELECT * FROM forgetful", "INSERT INTO forgetful VALUES (1)"):
+            with pytest.raises(Exception, match="keeps no options: use CREATE TEMPORARY VIEW"):
+                spark.sql(query).collect()
+    finally:
+        spark.sql("DROP TABLE forgetful")

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from heliograph.errors import NotFound
+from heliograph.errors import HeliographError, NotFound
 from heliograph.spark.archive.covering import FileSplit, check_wanted
 from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.columns import Wanted, check_schema, default_schema
@@ -41,9 +41,12 @@ class HeliographSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Reads what comes."""
-        from heliograph.spark.stream import StreamReader
+        from heliograph.spark.stream import Refused, StreamReader
 
-        return StreamReader(read_options(self.options, streaming=True), check_schema(schema))
+        try:
+            return StreamReader(read_options(self.options, streaming=True), check_schema(schema))
+        except HeliographError as error:
+            return Refused(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Publishes rows."""
