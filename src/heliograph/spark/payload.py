@@ -6,7 +6,7 @@ import base64
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from types import NoneType
 from typing import Any, Final, Self
 
@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 from heliograph.errors import PayloadMismatch
 
 _decode: Final = msgspec.json.Decoder().decode
-_DIGITS_MAX: Final = 76
-"""No decimal has more of them; what has is not even tried: a number of a million digits takes its time."""
+_EXACTLY: Final = Context(prec=76, traps=[InvalidOperation, Inexact])
+"""No decimal has more digits; what has is not even tried: a number of a million digits takes its time."""
 _TAKEN: Final[dict[pa.DataType, set[type]]] = {
     pa.string(): {str, NoneType}, pa.int64(): {int, NoneType}, pa.float64(): {int, float, NoneType},
 }  # fmt: skip
@@ -163,9 +163,14 @@ def _float(number: float, kind: pa.DataType) -> float:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Any:
+    """Arrow gets no more digits than it has room for: an exponent such as that of 1e-9999999 ends the process."""
     number = Decimal(value.text if isinstance(value, _Number) else str(value))
-    if not number.is_finite() or number.adjusted() > _DIGITS_MAX:
+    if not number.is_finite():
         raise ValueError(f"expected {kind}, got {_shown(value)}")
+    try:
+        number = number.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACTLY)
+    except (InvalidOperation, Inexact):
+        raise ValueError(f"expected {kind}, got {_shown(value)}") from None
     return pa.scalar(number, kind).as_py()
 
 
