@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import heliograph as hg
+from heliograph.spark.source import HeliographSource
 from tests.spark.reading_back import expected, publish_every_kind
 
 
@@ -101,6 +102,19 @@ def test_a_registered_type_gives_typed_columns(spark: Any, root: Path) -> None:
     assert rows[0]["at"].timestamp() == datetime(2026, 11, 15, 20, 30, tzinfo=UTC).timestamp()
     with pytest.raises(Exception, match="knows a schema of type"):
         table(spark, root, "typed", payloadType="com.example.reading.v2")
+
+
+def test_a_registered_type_has_the_fields_that_any_channel_knows_of(tmp_path: Path) -> None:
+    """One channel has a newer version than another, that comes first."""
+    older = msgspec.defstruct("Level", [("value", int)])
+    newer = msgspec.defstruct("Level", [("value", int), ("unit", str | None, None), ("spans", list[float], [])])
+    for n, kind in enumerate((older, newer)):
+        with hg.open(tmp_path, name="host1", durability="os") as station:
+            station.register("com.example.level.v1", kind)
+            station.publish(f"levels.{n}", kind(n))
+    options = {"path": str(tmp_path), "channel": "levels.>", "payloadType": "com.example.level.v1"}
+    kind = HeliographSource(options).schema()["data"].dataType
+    assert kind.simpleString() == "struct<value:bigint,unit:string,spans:array<double>>"
 
 
 def test_payloads_that_do_not_fit_are_null_or_an_error(spark: Any, root: Path) -> None:

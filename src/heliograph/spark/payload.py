@@ -223,6 +223,28 @@ def spark_type(schema: dict[str, Any]) -> DataType:
     return _type(schema, schema.get("$defs", {}), ())
 
 
+def common_type(one: DataType, other: DataType) -> DataType:
+    """A type for what fits either: channels learn of the versions of a type each at its own time.
+
+    >>> from pyspark.sql.types import LongType, StructType
+    >>> older, newer = StructType().add("n", LongType()), StructType().add("unit", "string").add("n", "double")
+    >>> common_type(older, newer).simpleString(), common_type(older, LongType()).simpleString()
+    ('struct<n:double,unit:string>', 'string')
+    """
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        known = {field.name: field.dataType for field in one.fields}
+        for field in other.fields:
+            known[field.name] = common_type(known.get(field.name, field.dataType), field.dataType)
+        return StructType([StructField(name, kind) for name, kind in known.items()])
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(common_type(one.elementType, other.elementType))
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return MapType(StringType(), common_type(one.valueType, other.valueType))
+    if {one, other} == {LongType(), DoubleType()}:
+        return DoubleType()
+    return one if one == other else StringType()
+
+
 def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> DataType:
     if not isinstance(schema, dict):
         return StringType()

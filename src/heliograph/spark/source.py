@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -62,15 +63,15 @@ class HeliographSource(DataSource):
 
 
 def _payload(options: ReadOptions) -> DataType | None:
-    """The type of column ``data``: that of a registered payload type, as its newest schema has it."""
+    """The type of column ``data``: that of a registered payload type, as the newest schema of each channel has it."""
     if options.payload_type is None:
         return None
-    from heliograph.spark.payload import spark_type
+    from heliograph.spark.payload import common_type, spark_type
 
     with whole(options) as store:
-        schema = store.schema(store.among(options.channels), options.payload_type)
-    if schema is not None:
-        return spark_type(schema)
+        schemas = store.schemas(store.among(options.channels), options.payload_type)
+    if schemas:
+        return functools.reduce(common_type, map(spark_type, schemas))
     raise NotFound(
         f"no channel of {options.channels.text!r} knows a schema of type '{options.payload_type}'; 'helio types list' "
         "shows which there are. Types are registered by publishing: without one, say .schema('…, data STRUCT<…>')"
