@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from heliograph.spark.columns import Wanted, check_schema, default_schema
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions, read_options, write_options
-from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.splits import Ask, Shared, Split, Stretch, shared
 from heliograph.spark.store import Store
 
 
@@ -104,7 +105,9 @@ class Reader(DataSourceReader):
             for places in (starting, ending):
                 places.check_channels(store, names)
             splits = plan(store, asks(store, names, starting, ending), self._conditions, options.split_bytes)
-        return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
+        return shared(splits, options.split_bytes) or [
+            Split("", 0, "", ())
+        ]  # Spark takes an empty list for one task without a split
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
@@ -117,6 +120,8 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
         from heliograph.spark.archive.reading import read_file
 
         return read_file(partition, wanted)
+    if isinstance(partition, Shared):
+        return itertools.chain.from_iterable(read_split(one, options, wanted) for one in partition.splits)
     assert isinstance(partition, Split)
     if not partition.stretches and partition.told is None:
         return iter(())

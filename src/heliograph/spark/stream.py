@@ -27,7 +27,7 @@ from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.positions import ChannelPosition, Positions, Reached, from_json, to_json
 from heliograph.spark.source import read_split, wanted
-from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.splits import Ask, Split, Stretch, shared
 from heliograph.spark.store import Life, Spot, Store
 
 
@@ -183,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     splits.append(Split(ask.channel, ask.partition, ask.incarnation, (ask.stretch,)))
                 else:
                     there.append(ask)
-            return splits + plan(store, there, Conditions(), self._options.split_bytes)
+            splits += plan(store, there, Conditions(), self._options.split_bytes)
+        return shared(splits, self._options.split_bytes)
 
     def _asks(self, store: Store, begin: Positions, ends: Positions) -> list[tuple[Ask, Missing | None]]:
         """The stretches between two positions, and what is to be told of each."""
