@@ -219,6 +219,13 @@ def test_the_folder_of_the_sockets_is_gone_at_the_end_and_none_is_made_where_its
         assert not list(folder.iterdir())
 
 
+def test_a_setting_that_nobody_would_read_is_refused(made: Builder) -> None:
+    with pytest.raises(
+        ConfigError, match="no setting 'spark_driver_memory': with '__' for each dot it may be spark__dr"
+    ):
+        session(spark_driver_memory="4g")
+
+
 def test_whoever_chooses_how_java_and_python_talk_has_the_choice(made: Builder) -> None:
     session(spark__python__unix__domain__socket__enabled="false")
     assert made.settings["spark.python.unix.domain.socket.enabled"] == "false"

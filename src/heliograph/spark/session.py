@@ -57,6 +57,10 @@ def session(
     """
     builder = _builder().appName(app)
     said = {name.replace("__", "."): str(value) for name, value in settings.items()}
+    for name in said:
+        if "." not in name:  # Spark would take it, and nobody would ever read it
+            close = name.replace("_", "__")
+            raise ConfigError(f"Spark knows no setting '{name}': with '__' for each dot it may be {close}")
     if remote is not None:
         return _connected(builder, remote, said)
     chosen = {**SETTINGS, **said}
