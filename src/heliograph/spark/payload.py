@@ -146,13 +146,22 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, bool):
         raise TypeError(f"expected {kind}, got {_shown(value)}")
     if pa.types.is_integer(kind):
-        number = int(value) if isinstance(value, float) and value.is_integer() else _of(value, int)
-        return pa.scalar(number, kind).as_py()
+        return pa.scalar(_whole(value) if isinstance(value, _Number) else _of(value, int), kind).as_py()
     if pa.types.is_floating(kind):
         return _float(float(_of(value, int, float)), kind)
     if pa.types.is_decimal(kind):
         return _decimal(_of(value, int, float, str), kind)
     return _from_text(_of(value, str), kind)
+
+
+def _whole(value: _Number) -> int:
+    """A whole number that is written with a fraction or an exponent; as a double it might be its neighbour."""
+    number = Decimal(value.text)
+    if not number:
+        return 0
+    if number != number.to_integral_value():
+        raise ValueError(f"expected int, got {_shown(value)}")
+    return int(number)
 
 
 def _float(number: float, kind: pa.DataType) -> float:
