@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,11 +75,12 @@ def session(
         master = "local[*]" if master is None else master
         builder = builder.master(master)
     here = master is not None and master.startswith("local")
-    for name, value in (_sockets() if here and f"{_SOCKETS}.enabled" not in said else {}).items():
+    sockets = _sockets() if here and f"{_SOCKETS}.enabled" not in said else {}
+    for name, value in sockets.items():
         builder = builder.config(name, value)
     with _with_python(here=here):
         found = builder.getOrCreate()
-    _forget_sockets()
+    _forget(sockets)
     return found
 
 
@@ -124,14 +125,12 @@ def _socket_folder() -> str | None:
     return folder
 
 
-def _forget_sockets() -> None:
+def _forget(settings: Iterable[str]) -> None:
     """The Java that was just started keeps its settings for all sessions to come, also those on a cluster."""
     from pyspark import SparkContext
 
-    java = SparkContext._jvm
-    if java is not None:
-        for name in ("enabled", "dir"):
-            java.java.lang.System.clearProperty(f"{_SOCKETS}.{name}")
+    for name in settings if SparkContext._jvm is not None else ():
+        SparkContext._jvm.java.lang.System.clearProperty(name)
 
 
 @contextlib.contextmanager
