@@ -305,6 +305,9 @@ SEEN_GAPS_MAX = 100_000
 SPARK_SPLIT_BYTES = 32 * 1024 * 1024
 """How much of a log one Spark task reads, unless the option ``splitBytes`` says otherwise."""
 
+SPARK_TASKS_MIN = 200
+"""If there are more splits than these, small ones share a task, which takes Spark longer than reading a few lines."""
+
 SPARK_PIECE_BYTES = 1024 * 1024
 """How much of a log becomes one Arrow batch: enough for numpy's calls not to count, little enough for a CPU's cache."""
 

@@ -56,6 +56,8 @@ def test_not_null_is_taken_for_what_every_message_has() -> None:
         (StructType().add("a", MapType(StringType(), NullType())), "column 'data.a.*' cannot be VOID"),
         (MapType(IntegerType(), StringType()), "the keys of 'data' are STRING, as JSON has them, not INT"),
         (StructType().add("a", "integer", nullable=False), "'data.a' may be null: leave out NOT NULL"),
+        (ArrayType(StringType(), containsNull=False), "'data[]' may be null: leave out NOT NULL"),
+        (MapType(StringType(), StringType(), valueContainsNull=False), "'data.*' may be null: leave out NOT NULL"),
     ],
 )
 def test_types_that_no_payload_becomes_are_refused(kind: StructType, why: str) -> None:

@@ -71,3 +71,22 @@ def test_numbers_keep_all_their_digits_as_decimals_and_as_text() -> None:
         Decimal(123456789012345678901234567890), None, None, None,
     ]  # fmt: skip
     assert values(pa.float32(), "1.5", "2") == [1.5, 2.0]
+    whole = (
+        "9007199254740993.0",
+        "-9.007199254740993e15",
+        "0e999999999",
+        "0.99999999999999999999",
+        "1e-999999999",
+        "1e19",
+    )
+    assert values(pa.int64(), *whole) == [9007199254740993, -9007199254740993, 0, None, None, None]
+
+
+@pytest.mark.parametrize("tiny", ["1e-999999999", "-1e-10000000", "0." + "0" * 9_000_000 + "1"])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_tiny_number_does_not_end_the_process_that_reads_it_as_a_decimal(tiny: str, quoted: bool) -> None:
+    """Arrow crashes over such an exponent, and with it each task that comes to the message, again and again."""
+    text = f'"{tiny}"' if quoted else tiny
+    assert values(pa.decimal128(38, 10), text, "1.5", "0e-999999999", "0e999999999", "1." + "0" * 9_000_000) == [
+        None, Decimal("1.5"), Decimal(0), Decimal(0), Decimal(1),
+    ]  # fmt: skip

@@ -519,6 +519,50 @@ def test_columns_of_nothing_but_null_are_as_if_they_were_not_there(root: Path) -
     assert numbers(root) == [1, 2]
 
 
+def test_text_that_spark_hands_over_with_large_offsets_is_as_any_text(root: Path) -> None:
+    """spark.sql.execution.arrow.useLargeVarTypes: JSON text was published as a text that holds JSON."""
+    large = pa.large_string()
+    payload = pa.array([{"a": "x", "l": [b"y"], "m": [("k", "v")]}], pa.struct(
+        {"a": large, "l": pa.list_(pa.large_binary()), "m": pa.map_(large, large)})
+    )  # fmt: skip
+    stages = [
+        {
+            "data": pa.array(['{"n":1}'], large),
+            "key": pa.array(["k"], large),
+            "headers": pa.array([[("h", "v")]], pa.map_(large, large)),
+        },
+        {"data": payload, "key": pa.array([None], large)},
+        {"bytes": pa.array([b"z"], pa.large_binary())},
+    ]  # fmt: skip
+    publish_batch(str(root), QUERY, "0", [one for rows in stages for one in stage(root, "0", rows, channel="one")])
+    with hg.open(root, read_only=True) as station:
+        found = [(message.data, message.key, message.headers) for message in station.read("one")]
+    assert found == [
+        ({"n": 1}, "k", {"h": "v"}), ({"a": "x", "l": ["eQ=="], "m": {"k": "v"}}, None, {}), (b"z", None, {}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "GMT+8", "UTC+08:00", "Z", "PST"])
+def test_a_time_in_a_payload_is_the_same_in_every_time_zone_of_a_session(root: Path, zone: str) -> None:
+    """Python knows fewer zones than Spark, and of long ago JSON has no room for the seconds of their difference."""
+    moments = [datetime(2026, 10, 25, 1, 30, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)]
+    payloads = pa.array([{"t": [moment]} for moment in moments], pa.struct({"t": pa.list_(pa.timestamp("us", zone))}))
+    publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": payloads}))
+    with hg.open(root, read_only=True) as station:
+        assert [message.data for message in station.read("out")] == [
+            {"t": ["2026-10-25T01:30:00Z"]}, {"t": ["1900-01-01T00:00:00Z"]},
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC")])
+def test_a_year_that_no_reader_knows_is_told(root: Path, kind: pa.DataType) -> None:
+    beyond = pa.array(
+        [[3_000_000 if kind == pa.date32() else 2**58]], pa.list_(pa.int32() if kind == pa.date32() else pa.int64())
+    )
+    with pytest.raises(InvalidMessage, match="not of the years 1 to 9999 in UTC"):
+        stage(root, "0", {"data": beyond.cast(pa.list_(kind))})
+
+
 def test_an_id_that_is_null_is_made(root: Path) -> None:
     publish_batch(str(root), QUERY, "0", stage(root, "0", {"data": ["1", "2", "3"], "id": [None, "own", None]}))
     with hg.open(root, read_only=True) as station:

@@ -220,6 +220,19 @@ def test_a_line_that_is_no_message_is_told_and_the_others_are_read(bad: bytes) -
     assert malformed[0].reason.startswith("not a message")
 
 
+@pytest.mark.parametrize("columns", ["offset BIGINT, data STRING", "offset BIGINT, type STRING"])
+def test_a_line_that_ends_early_is_told_wherever_it_stands(columns: str) -> None:
+    """At the beginning of a text, or alone in it, there are fewer quotes before its end than are looked for."""
+    whole = HEAD + b',"data":1,"origin":"host1.k3f9q2","originseq":"0/1","crc":"00000000"}\n'
+    for length in range(1, len(whole) - 1):
+        broken = whole[:length] + b"\n"
+        for text, at in ((broken, 0), (broken + whole, 0), (whole + broken, 1)):
+            batch, malformed = to_batch(Piece(0, text), PLACE, wanted(columns))
+            if "type" not in columns or length < len(HEAD):
+                assert [one.offset for one in malformed] == [at]
+            assert batch.num_rows + len(malformed) == text.count(b"\n")
+
+
 def test_a_value_does_not_end_in_the_next_line() -> None:
     """Two broken lines whose borders would fit if they were one."""
     whole = HEAD + b',"data":1,"origin":"host1.k3f9q2","originseq":"0/1","crc":"00000000"}\n'

@@ -68,6 +68,24 @@ def test_the_java_of_the_path_or_of_java_home_is_used(tmp_path: Path, monkeypatc
     assert find_java() == newer
 
 
+def test_a_java_of_tomorrow_and_one_that_tells_of_its_options_are_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for name, said in {
+        "early": 'openjdk version "26-ea" 2026-03-17',
+        "options": 'Picked up JAVA_TOOL_OPTIONS: -XX:OnError="kill %p"\nopenjdk version "17.0.15" 2025-04-15',
+        "plain": 'java version "21" 2023-09-19',
+    }.items():
+        file = java(tmp_path / name, "17")
+        Path(file).write_text(f"#!/bin/sh\ncat >&2 << END\n{said}\nEND\n")
+        monkeypatch.setenv("PATH", f"{Path(file).parent}:/usr/bin:/bin")
+        assert find_java() == file
+    monkeypatch.setenv("PATH", f"{Path(java(tmp_path / 'old', '1.8.0_412')).parent}:/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="is older"):
+        find_java()
+
+
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -155,6 +173,26 @@ def test_java_and_python_talk_over_sockets_that_nobody_else_can_reach(spark: Any
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_sockets_on_this_machine_are_not_the_way_of_a_later_session_on_a_cluster(spark: Any) -> None:
+    """One Java serves all sessions of a process, and keeps what it was started with."""
+    from pyspark import SparkConf
+
+    assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
+    assert not [name for name, _ in SparkConf().getAll() if "socket" in name]
+
+
+def test_a_folder_of_sockets_that_somebody_tidied_up_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        module._socket_folder.cache_clear()
+        try:
+            folder = Path(module._sockets()["spark.python.unix.domain.socket.dir"])
+            folder.rmdir()
+            assert Path(module._sockets()["spark.python.unix.domain.socket.dir"]).is_dir()
+        finally:
+            module._socket_folder.cache_clear()
+
+
 SOCKETS = """
 import importlib, os, sys
 module = importlib.import_module("heliograph.spark.session")
@@ -179,6 +217,13 @@ def test_the_folder_of_the_sockets_is_gone_at_the_end_and_none_is_made_where_its
         assert Path(where).name == there, "as long as its process lives, whatever was forked meanwhile"
         assert bool(there) is not long
         assert not list(folder.iterdir())
+
+
+def test_a_setting_that_nobody_would_read_is_refused(made: Builder) -> None:
+    with pytest.raises(
+        ConfigError, match="no setting 'spark_driver_memory': with '__' for each dot it may be spark__dr"
+    ):
+        session(spark_driver_memory="4g")
 
 
 def test_whoever_chooses_how_java_and_python_talk_has_the_choice(made: Builder) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import heliograph as hg
+from heliograph.spark.source import HeliographSource
 from tests.spark.reading_back import expected, publish_every_kind
 
 
@@ -103,6 +104,19 @@ def test_a_registered_type_gives_typed_columns(spark: Any, root: Path) -> None:
         table(spark, root, "typed", payloadType="com.example.reading.v2")
 
 
+def test_a_registered_type_has_the_fields_that_any_channel_knows_of(tmp_path: Path) -> None:
+    """One channel has a newer version than another, that comes first."""
+    older = msgspec.defstruct("Level", [("value", int)])
+    newer = msgspec.defstruct("Level", [("value", int), ("unit", str | None, None), ("spans", list[float], [])])
+    for n, kind in enumerate((older, newer)):
+        with hg.open(tmp_path, name="host1", durability="os") as station:
+            station.register("com.example.level.v1", kind)
+            station.publish(f"levels.{n}", kind(n))
+    options = {"path": str(tmp_path), "channel": "levels.>", "payloadType": "com.example.level.v1"}
+    kind = HeliographSource(options).schema()["data"].dataType
+    assert kind.simpleString() == "struct<value:bigint,unit:string,spans:array<double>>"
+
+
 def test_payloads_that_do_not_fit_are_null_or_an_error(spark: Any, root: Path) -> None:
     schema = "offset BIGINT, data STRUCT<host: STRING, value: DOUBLE>"
     rows = table(spark, root, "kinds", schema).orderBy("offset").collect()
@@ -129,3 +143,28 @@ def test_errors_say_what_to_do(spark: Any, root: Path) -> None:
         table(spark, root, "missing").collect()
     with pytest.raises(Exception, match="holds no station"):
         table(spark, root / "elsewhere", "kinds").collect()
+    assert table(spark, root, "kinds", startingOffsets="9" * 5000).collect() == []
+
+
+def test_a_wrong_stream_says_what_to_do_and_nothing_else(spark: Any, root: Path, tmp_path: Path) -> None:
+    """Without a reader PySpark fails over stopping it, and that was the last thing to be read."""
+    read = spark.readStream.format("heliograph").schema("offset BIGINT").option("path", str(root))
+    for trigger in ({"availableNow": True}, {"processingTime": "1 second"}):
+        where = str(tmp_path / next(iter(trigger)))
+        start = read.option("chanel", "kinds").load().writeStream.format("noop").option("checkpointLocation", where)
+        with pytest.raises(Exception, match="there is no option 'chanel'; did you mean 'channel'") as raised:
+            start.trigger(**trigger).start().awaitTermination(100)
+        assert "UnboundLocalError" not in str(raised.value)
+
+
+def test_a_table_of_sparks_catalog_is_refused_as_it_would_forget_its_options(spark: Any, root: Path) -> None:
+    said = f"USING heliograph OPTIONS (path '{root}', channel 'kinds')"
+    with pytest.raises(Exception, match="keeps no options: use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE forgetful {said}")
+    spark.sql(f"CREATE TABLE forgetful (offset BIGINT) {said}")
+    try:
+        for query in ("SELECT * FROM forgetful", "INSERT INTO forgetful VALUES (1)"):
+            with pytest.raises(Exception, match="keeps no options: use CREATE TEMPORARY VIEW"):
+                spark.sql(query).collect()
+    finally:
+        spark.sql("DROP TABLE forgetful")

@@ -15,7 +15,7 @@ from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.directory import Directory
 from heliograph.spark.filters import conditions
 from heliograph.spark.reading import Stored, Task
-from heliograph.spark.splits import Ask, Split, Stretch, plan
+from heliograph.spark.splits import Ask, Shared, Split, Stretch, plan
 from tests.opening import Opener
 from tests.spark.reading_back import ANY, CountingDisk, covered, reader, rows, wanted
 
@@ -182,3 +182,29 @@ def test_a_micro_batch_takes_about_what_it_may(root: Path, opened: Opener) -> No
         assert 0 < sum(taken) < sum(total) / 4
         assert sum(admitted(directory, asks, Allowance(None, 1))) > 0
         assert admitted(directory, asks, Allowance(1, 1)) != [0, 0]
+
+
+def test_thousands_of_small_channels_share_tasks_and_large_ones_do_not(
+    root: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task for each would take Spark longer than all of the reading."""
+    station = opened(segment_bytes=50_000)
+    for n in range(20):
+        station.publish(f"small.{n}", n)
+    fill(station, 2_000)
+    one = reader(root, "small.>,alerts", splitBytes="50kB", failOnGap="false")
+    alone = one.partitions()
+    want = sorted((row["channel"], row["offset"]) for row in rows(one))
+    assert len(alone) > 25
+    monkeypatch.setattr("heliograph.spark.splits.SPARK_TASKS_MIN", 5)
+    planned = one.partitions()
+    groups = [split.splits for split in planned if isinstance(split, Shared)]
+    assert sum(len(group) for group in groups) >= 20
+    assert max(len(group) for group in groups) <= -(-len(alone) // 5)
+    assert all(len(group) == 1 or sum(split.size for split in group) <= 50_000 for group in groups)
+    assert sorted((row["channel"], row["offset"]) for row in rows(one)) == want
+    station.delete_channel("small.3")
+    gone = [
+        row for split in planned for batch in one.read(split) for row in batch.to_pylist() if row["gap"] is not None
+    ]
+    assert [(row["channel"], row["offset"]) for row in gone] == [("small.3", 0)]

@@ -140,19 +140,25 @@ def _check_payload(kind: DataType, where: str) -> None:
     """Refuse a type that no JSON becomes: it would be null in every row."""
     if isinstance(kind, StructType):
         for field in kind.fields:
-            if not field.nullable:
-                raise ConfigError(f"'{where}.{field.name}' may be null: leave out NOT NULL, which Spark would rely on")
+            _check_nullable(field.nullable, f"{where}.{field.name}")
             _check_payload(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
+        _check_nullable(kind.containsNull, f"{where}[]")
         _check_payload(kind.elementType, f"{where}[]")
     elif isinstance(kind, MapType):
         if kind.keyType != StringType():
             raise ConfigError(f"the keys of '{where}' are STRING, as JSON has them, not {_name(kind.keyType)}")
+        _check_nullable(kind.valueContainsNull, f"{where}.*")
         _check_payload(kind.valueType, f"{where}.*")
     elif isinstance(kind, VariantType):
         raise ConfigError(f"column '{where}' cannot be VARIANT; read it as STRING and use parse_json({where})")
     elif not isinstance(kind, _PAYLOAD_TYPES):
         raise ConfigError(f"column '{where}' cannot be {_name(kind)}; read it as STRING and convert it with SQL")
+
+
+def _check_nullable(nullable: bool, where: str) -> None:
+    if not nullable:
+        raise ConfigError(f"'{where}' may be null: leave out NOT NULL (containsNull=False), which Spark would rely on")
 
 
 def _name(kind: DataType) -> str:

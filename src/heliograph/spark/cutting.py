@@ -42,6 +42,8 @@ _CRC_AT: Final = len('","crc":"9a1c03f7"}')
 _ORIGINSEQ: Final = b'","originseq":"'
 _ORIGIN: Final = b',"origin":"'
 _TAIL: Final = tuple((name, b',"%b":"' % name.encode()) for name in ("batch", "atomic", "producerseq", "producer"))
+_TAIL_QUOTES: Final = 4 * (3 + len(_TAIL))
+"""So many may be looked at from the end of a line; a whole one has more."""
 TIME_CHARS: Final = len("2026-11-15T20:30:01.123456Z")
 HEAD: Final = frozenset({"specversion", "id", *(name for name, _ in _FIXED), *(name for name, _ in _OPTIONAL)})
 BEHIND: Final = frozenset({"data", "atomic", "batch", "origin", "originseq", "crc"})
@@ -158,6 +160,9 @@ class _Cutter:
     def _tail(self, ends: Numbers, closing: Numbers) -> tuple[Mask, Numbers]:
         """What stands behind the data; where that ends. Quotes are counted from the end of the line."""
         quotes = self._quotes
+        closing = np.maximum(
+            closing, _TAIL_QUOTES
+        )  # of a text that begins with a broken line: not counted from its end
         fits = self._are(ends - _CRC_AT, _CRC) & (
             self._words[ends - 8] >> np.uint64(48) == _word(b'\0\0\0\0\0\0"}', 0) >> 48
         )

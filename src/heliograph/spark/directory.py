@@ -93,13 +93,10 @@ class Directory:
         except (NotFound, FileNotFoundError):
             return [Piece(asked.wish.first, asked.wish.next, 0)]
 
-    def schema(self, channels: Sequence[str], type_name: str) -> dict[str, Any] | None:
-        """The newest schema of a type in the first of some channels that knows it."""
-        for channel in channels:
-            versions = self.engine.schemas.versions(channel, type_name)
-            if versions:
-                return versions[-1].schema
-        return None
+    def schemas(self, channels: Sequence[str], type_name: str) -> list[dict[str, Any]]:
+        """The newest schema of a type in each of some channels that knows it."""
+        found = (self.engine.schemas.versions(channel, type_name) for channel in channels)
+        return [versions[-1].schema for versions in found if versions]
 
     def close(self) -> None:
         """Let go of its files."""

@@ -152,12 +152,12 @@ class Hub:
         )  # fmt: skip
         return self._line.start(ranges.PIECES, ask, ranges.Pieced)
 
-    def schema(self, channels: Sequence[str], type_name: str) -> dict[str, Any] | None:
-        """The newest schema of a type in the first of some channels that knows it."""
+    def schemas(self, channels: Sequence[str], type_name: str) -> list[dict[str, Any]]:
+        """The newest schema of a type in each of some channels that knows it."""
         asks = [ranges.Schema(channel=channel, type=type_name) for channel in channels]
         futures = [self._line.start(ranges.SCHEMA, ask, ranges.SchemaFound) for ask in asks]
         answers: list[ranges.SchemaFound] = [self._answer(ranges.SCHEMA, future) for future in futures]
-        return next((answer.schema for answer in answers if answer.version), None)
+        return [answer.schema for answer in answers if answer.version]
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

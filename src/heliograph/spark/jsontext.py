@@ -126,7 +126,14 @@ def _or_null(texts: pa.Array) -> pa.Array:
 
 
 def _one_by_one(values: pa.Array) -> pa.Array:
-    return pa.array([_encoded(one, values.type) for one in values.to_pylist()], pa.string())
+    try:
+        found = values.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidMessage(
+            f"column 'data' is {values.type}, and holds a date or a time that is not of the years 1 to 9999 in UTC "
+            f"({error}): use to_json"
+        ) from None
+    return pa.array([_encoded(one, values.type) for one in found], pa.string())
 
 
 def _encoded(value: Any, kind: pa.DataType) -> str:

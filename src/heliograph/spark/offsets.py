@@ -18,7 +18,7 @@ from heliograph.clock import to_us
 from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.message import parse_time
 from heliograph.spark.store import Store
-from heliograph.station.starts import ALLOWED, is_offset
+from heliograph.station.starts import ALLOWED, is_offset, offset_of
 
 _WORDS: Final = {"earliest": "first", "latest": "new", -2: "first", -1: "new"}
 
@@ -84,9 +84,9 @@ class Places:
         if word == "new":
             return bounds.next
         if isinstance(word, int) or is_offset(word):
-            if int(word) < 0:
+            if str(word).startswith("-"):
                 raise ConfigError(f"{self._option}: offset {word} is negative; offsets begin at 0")
-            return int(word)
+            return offset_of(word)
         found = store.offset_at(channel, partition, store.moment_us(word))
         return min(found, bounds.next)
 

@@ -26,6 +26,12 @@ _WRITE: Final = ("path", "channel", "type", "service", "query", "batch", *HUB)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "header", "inferschema"})
 _QUERY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _TRUTH: Final = {"true": True, "false": False}
+_CATALOG: Final = frozenset({"provider", "owner"})
+"""What Spark hands over when it makes a table of its catalog."""
+_NO_TABLES: Final = (
+    "a table of Spark's catalog keeps no options: use CREATE TEMPORARY VIEW … USING heliograph OPTIONS (…), or "
+    "spark.read.format('heliograph') and df.write.format('heliograph')"
+)
 
 
 class Channels:
@@ -83,6 +89,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     Traceback (most recent call last):
     heliograph.errors.ConfigError: there is no option 'chanel'; did you mean 'channel'?
     """
+    if not given:
+        raise ConfigError(f"options 'path' and 'channel' are missing; {_NO_TABLES}")
     said = _checked(given, _READ)
     if "channel" not in said:
         raise ConfigError("option 'channel' is missing: name one, several (a,b) or a pattern (sensors.>)")
@@ -105,6 +113,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """What was said, checked."""
+    if not given:
+        raise ConfigError(f"option 'path' is missing; {_NO_TABLES}")
     said = _checked(given, _WRITE)
     if "channel" in said:
         check_name(said["channel"])
@@ -135,6 +145,8 @@ def _numbered(said: dict[str, str]) -> tuple[str | None, str | None]:
 def _checked(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
     """The options by the names that we give them: Spark does not tell upper from lower case."""
     names = {name.lower(): name for name in known}
+    if {name.lower() for name in given} >= _CATALOG:
+        raise ConfigError(_NO_TABLES)
     said: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() in names:

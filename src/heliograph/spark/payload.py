@@ -6,7 +6,7 @@ import base64
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from types import NoneType
 from typing import Any, Final, Self
 
@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 from heliograph.errors import PayloadMismatch
 
 _decode: Final = msgspec.json.Decoder().decode
-_DIGITS_MAX: Final = 76
-"""No decimal has more of them; what has is not even tried: a number of a million digits takes its time."""
+_EXACTLY: Final = Context(prec=76, traps=[InvalidOperation, Inexact])
+"""No decimal has more digits; what has is not even tried: a number of a million digits takes its time."""
 _TAKEN: Final[dict[pa.DataType, set[type]]] = {
     pa.string(): {str, NoneType}, pa.int64(): {int, NoneType}, pa.float64(): {int, float, NoneType},
 }  # fmt: skip
@@ -146,13 +146,22 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, bool):
         raise TypeError(f"expected {kind}, got {_shown(value)}")
     if pa.types.is_integer(kind):
-        number = int(value) if isinstance(value, float) and value.is_integer() else _of(value, int)
-        return pa.scalar(number, kind).as_py()
+        return pa.scalar(_whole(value) if isinstance(value, _Number) else _of(value, int), kind).as_py()
     if pa.types.is_floating(kind):
         return _float(float(_of(value, int, float)), kind)
     if pa.types.is_decimal(kind):
         return _decimal(_of(value, int, float, str), kind)
     return _from_text(_of(value, str), kind)
+
+
+def _whole(value: _Number) -> int:
+    """A whole number that is written with a fraction or an exponent; as a double it might be its neighbour."""
+    number = Decimal(value.text)
+    if not number:
+        return 0
+    if number != number.to_integral_value():
+        raise ValueError(f"expected int, got {_shown(value)}")
+    return int(number)
 
 
 def _float(number: float, kind: pa.DataType) -> float:
@@ -163,9 +172,14 @@ def _float(number: float, kind: pa.DataType) -> float:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Any:
+    """Arrow gets no more digits than it has room for: an exponent such as that of 1e-9999999 ends the process."""
     number = Decimal(value.text if isinstance(value, _Number) else str(value))
-    if not number.is_finite() or number.adjusted() > _DIGITS_MAX:
+    if not number.is_finite():
         raise ValueError(f"expected {kind}, got {_shown(value)}")
+    try:
+        number = number.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACTLY)
+    except (InvalidOperation, Inexact):
+        raise ValueError(f"expected {kind}, got {_shown(value)}") from None
     return pa.scalar(number, kind).as_py()
 
 
@@ -216,6 +230,28 @@ def spark_type(schema: dict[str, Any]) -> DataType:
     'struct<n:bigint,tags:array<string>>'
     """
     return _type(schema, schema.get("$defs", {}), ())
+
+
+def common_type(one: DataType, other: DataType) -> DataType:
+    """A type for what fits either: channels learn of the versions of a type each at its own time.
+
+    >>> from pyspark.sql.types import LongType, StructType
+    >>> older, newer = StructType().add("n", LongType()), StructType().add("unit", "string").add("n", "double")
+    >>> common_type(older, newer).simpleString(), common_type(older, LongType()).simpleString()
+    ('struct<n:double,unit:string>', 'string')
+    """
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        known = {field.name: field.dataType for field in one.fields}
+        for field in other.fields:
+            known[field.name] = common_type(known.get(field.name, field.dataType), field.dataType)
+        return StructType([StructField(name, kind) for name, kind in known.items()])
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(common_type(one.elementType, other.elementType))
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return MapType(StringType(), common_type(one.valueType, other.valueType))
+    if {one, other} == {LongType(), DoubleType()}:
+        return DoubleType()
+    return one if one == other else StringType()
 
 
 def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> DataType:

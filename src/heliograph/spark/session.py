@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_MIN: Final = 17
+_VERSION: Final = re.compile(r'^\S+ version "([0-9]{1,4})[".+-]', re.MULTILINE)
+"""Of ``openjdk version "17.0.15" 2025-04-15``, or ``"26-ea"``; before it Java may tell which options it picked up."""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit says so to the Python that it starts, and has decided about the master."""
 _MASTER: Final = re.compile(
@@ -55,6 +57,10 @@ def session(
     """
     builder = _builder().appName(app)
     said = {name.replace("__", "."): str(value) for name, value in settings.items()}
+    for name in said:
+        if "." not in name:  # Spark would take it, and nobody would ever read it
+            close = name.replace("_", "__")
+            raise ConfigError(f"Spark knows no setting '{name}': with '__' for each dot it may be {close}")
     if remote is not None:
         return _connected(builder, remote, said)
     chosen = {**SETTINGS, **said}
@@ -67,12 +73,13 @@ def session(
         master = "local[*]" if master is None else master
         builder = builder.master(master)
     here = master is not None and master.startswith("local")
-    if here and f"{_SOCKETS}.enabled" not in said:
-        chosen = {**_sockets(), **chosen}
-    for name, value in chosen.items():
+    sockets = _sockets() if here and f"{_SOCKETS}.enabled" not in said else {}
+    for name, value in {**sockets, **chosen}.items():
         builder = builder.config(name, value)
     with _with_python(here=here):
-        return builder.getOrCreate()
+        found = builder.getOrCreate()
+    _forget(sockets)
+    return found
 
 
 def _stop() -> None:
@@ -85,19 +92,27 @@ def _stop() -> None:
             running.stop()
 
 
-@functools.cache
 def _sockets() -> dict[str, str]:
     """Have Java and Python talk over sockets of Unix instead of TCP, which takes a sixth of the time of reading.
 
     Whoever may connect to one is trusted, so they are in a directory that is only ours; it is removed at the end. For
     this machine only: a cluster's directories are the cluster's. Nothing, if the path is too long for a socket.
     """
+    folder = _socket_folder()
+    if folder is not None and not os.path.isdir(folder):  # whoever tidies up temporary directories has removed it
+        _socket_folder.cache_clear()
+        folder = _socket_folder()
+    return {} if folder is None else {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
+
+
+@functools.cache
+def _socket_folder() -> str | None:
     folder = tempfile.mkdtemp(prefix="heliograph-")
     owner = os.getpid()
 
     if len(os.fsencode(folder)) + _SOCKET_CHARS > _SOCKET_PATH_MAX:
         os.rmdir(folder)
-        return {}
+        return None
 
     def end() -> None:
         if os.getpid() == owner:  # not whoever was forked meanwhile
@@ -105,7 +120,15 @@ def _sockets() -> dict[str, str]:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
+    return folder
+
+
+def _forget(settings: Iterable[str]) -> None:
+    """The Java that was just started keeps its settings for all sessions to come, also those on a cluster."""
+    from pyspark import SparkContext
+
+    for name in settings if SparkContext._jvm is not None else ():
+        SparkContext._jvm.java.lang.System.clearProperty(name)
 
 
 @contextlib.contextmanager
@@ -178,5 +201,5 @@ def _new_enough(java: str) -> bool:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
     except OSError:
         return False
-    number = said.partition('"')[2].partition('"')[0].partition(".")[0]  # openjdk version "17.0.15" 2025-04-15
-    return number.isdecimal() and int(number) >= _JAVA_MIN
+    found = _VERSION.search(said)
+    return found is not None and int(found[1]) >= _JAVA_MIN

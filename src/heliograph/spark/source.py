@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,14 +12,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from heliograph.errors import NotFound
+from heliograph.errors import HeliographError, NotFound
 from heliograph.spark.archive.covering import FileSplit, check_wanted
 from heliograph.spark.archive.together import plan, whole
 from heliograph.spark.columns import Wanted, check_schema, default_schema
 from heliograph.spark.filters import Conditions, conditions
 from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions, read_options, write_options
-from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.splits import Ask, Shared, Split, Stretch, shared
 from heliograph.spark.store import Store
 
 
@@ -41,9 +43,12 @@ class HeliographSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Reads what comes."""
-        from heliograph.spark.stream import StreamReader
+        from heliograph.spark.stream import Refused, StreamReader
 
-        return StreamReader(read_options(self.options, streaming=True), check_schema(schema))
+        try:
+            return StreamReader(read_options(self.options, streaming=True), check_schema(schema))
+        except HeliographError as error:
+            return Refused(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Publishes rows."""
@@ -59,15 +64,15 @@ class HeliographSource(DataSource):
 
 
 def _payload(options: ReadOptions) -> DataType | None:
-    """The type of column ``data``: that of a registered payload type, as its newest schema has it."""
+    """The type of column ``data``: that of a registered payload type, as the newest schema of each channel has it."""
     if options.payload_type is None:
         return None
-    from heliograph.spark.payload import spark_type
+    from heliograph.spark.payload import common_type, spark_type
 
     with whole(options) as store:
-        schema = store.schema(store.among(options.channels), options.payload_type)
-    if schema is not None:
-        return spark_type(schema)
+        schemas = store.schemas(store.among(options.channels), options.payload_type)
+    if schemas:
+        return functools.reduce(common_type, map(spark_type, schemas))
     raise NotFound(
         f"no channel of {options.channels.text!r} knows a schema of type '{options.payload_type}'; 'helio types list' "
         "shows which there are. Types are registered by publishing: without one, say .schema('…, data STRUCT<…>')"
@@ -100,7 +105,9 @@ class Reader(DataSourceReader):
             for places in (starting, ending):
                 places.check_channels(store, names)
             splits = plan(store, asks(store, names, starting, ending), self._conditions, options.split_bytes)
-        return splits or [Split("", 0, "", ())]  # Spark takes an empty list for one task without a split
+        return shared(splits, options.split_bytes) or [
+            Split("", 0, "", ())
+        ]  # Spark takes an empty list for one task without a split
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""
@@ -113,6 +120,8 @@ def read_split(partition: InputPartition, options: ReadOptions, wanted: Wanted) 
         from heliograph.spark.archive.reading import read_file
 
         return read_file(partition, wanted)
+    if isinstance(partition, Shared):
+        return itertools.chain.from_iterable(read_split(one, options, wanted) for one in partition.splits)
     assert isinstance(partition, Split)
     if not partition.stretches and partition.told is None:
         return iter(())

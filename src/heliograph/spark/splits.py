@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from heliograph.limits import SPARK_TASKS_MIN
 from heliograph.log.cursor import Missing
 from heliograph.log.pieces import Piece, Wish
 from heliograph.spark.filters import Conditions
@@ -33,6 +34,7 @@ class Split(InputPartition):
         incarnation: str,
         stretches: tuple[Stretch, ...],
         told: Missing | None = None,
+        size: int = 0,
     ) -> None:
         super().__init__((channel, partition, incarnation, stretches))
         self.channel = channel
@@ -40,6 +42,15 @@ class Split(InputPartition):
         self.incarnation = incarnation
         self.stretches = stretches
         self.told = told  # what is known to be missing before anything is read
+        self.size = size  # how many bytes it has, about
+
+
+class Shared(InputPartition):
+    """What one task reads, if there are very many splits: several of them, one after the other."""
+
+    def __init__(self, splits: tuple[Split, ...]) -> None:
+        super().__init__(tuple(split.value for split in splits))
+        self.splits = splits
 
 
 class Ask(NamedTuple):
@@ -79,7 +90,7 @@ def _splits(ask: Ask, pieces: Sequence[Piece], split_bytes: int) -> list[Split]:
     def finish() -> None:
         nonlocal size
         if stretches:
-            splits.append(Split(ask.channel, ask.partition, ask.incarnation, tuple(stretches)))
+            splits.append(Split(ask.channel, ask.partition, ask.incarnation, tuple(stretches), None, size))
         stretches.clear()
         size = 0
 
@@ -93,6 +104,27 @@ def _splits(ask: Ask, pieces: Sequence[Piece], split_bytes: int) -> list[Split]:
             finish()
     finish()
     return splits
+
+
+def shared(splits: Sequence[InputPartition], split_bytes: int) -> list[InputPartition]:
+    """The same in fewer tasks, if there are very many: those of thousands of channels with a few messages each."""
+    each = -(-len(splits) // SPARK_TASKS_MIN)
+    found: list[InputPartition] = []
+    small: list[Split] = []
+
+    def finish() -> None:
+        found.extend(small if len(small) < 2 else [Shared(tuple(small))])
+        small.clear()
+
+    for split in splits:
+        if not isinstance(split, Split) or each < 2:  # a file of the archive is a task of its own
+            found.append(split)
+            continue
+        if len(small) == each or sum(one.size for one in small) + split.size > split_bytes:
+            finish()
+        small.append(split)
+    finish()
+    return found
 
 
 def sizes(store: Store, asks: Sequence[Ask]) -> list[int]:

@@ -38,10 +38,35 @@ def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at once as are written at once."""
     for batch in batches:
         _check_texts(batch)
+        schema = usual_schema(batch.schema)
         # Beside what is in the rows each becomes an envelope: many small rows are a lot, too.
         step = max(1, batch.num_rows * SPARK_APPEND_BYTES // max(1, batch.nbytes + batch.num_rows * ENVELOPE_BYTES))
         for at in range(0, batch.num_rows, step):
-            yield pa.Table.from_batches([batch.slice(at, step)])
+            rows = pa.Table.from_batches([batch.slice(at, step)])
+            yield rows if schema == batch.schema else rows.cast(schema)
+
+
+def usual_schema(schema: pa.Schema) -> pa.Schema:
+    """The same in the types that everything behind here knows: Spark has others where a session's settings say so."""
+    return pa.schema([_usual(field) for field in schema])
+
+
+def _usual(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_large_string(kind):  # spark.sql.execution.arrow.useLargeVarTypes
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        # Python does not know all of Spark's zones, and of those that it does the seconds of long ago would get lost.
+        kind = pa.timestamp(kind.unit, "UTC")
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_usual(kind.field(at)) for at in range(kind.num_fields)])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_usual(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_usual(kind.key_field), _usual(kind.item_field))
+    return field.with_type(kind)
 
 
 def _check_texts(batch: pa.RecordBatch) -> None:

@@ -69,8 +69,8 @@ class Store(Protocol):
     def cut(self, asked: Sequence[Cutting]) -> list[list[Piece]]:
         """The pieces of some stretches."""
 
-    def schema(self, channels: Sequence[str], type_name: str) -> dict[str, Any] | None:
-        """The newest schema of a type in the first of some channels that knows it."""
+    def schemas(self, channels: Sequence[str], type_name: str) -> list[dict[str, Any]]:
+        """The newest schema of a type in each of some channels that knows it."""
 
     def close(self) -> None:
         """Let go of it."""

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from heliograph.errors import Incomplete, NotFound
+from heliograph.errors import HeliographError, Incomplete, NotFound
 from heliograph.log.cursor import Missing
 from heliograph.spark.admission import Allowance, admitted
 from heliograph.spark.archive.together import plan
@@ -27,7 +27,7 @@ from heliograph.spark.offsets import Places
 from heliograph.spark.options import ReadOptions
 from heliograph.spark.positions import ChannelPosition, Positions, Reached, from_json, to_json
 from heliograph.spark.source import read_split, wanted
-from heliograph.spark.splits import Ask, Split, Stretch
+from heliograph.spark.splits import Ask, Split, Stretch, shared
 from heliograph.spark.store import Life, Spot, Store
 
 
@@ -183,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     splits.append(Split(ask.channel, ask.partition, ask.incarnation, (ask.stretch,)))
                 else:
                     there.append(ask)
-            return splits + plan(store, there, Conditions(), self._options.split_bytes)
+            splits += plan(store, there, Conditions(), self._options.split_bytes)
+        return shared(splits, self._options.split_bytes)
 
     def _asks(self, store: Store, begin: Positions, ends: Positions) -> list[tuple[Ask, Missing | None]]:
         """The stretches between two positions, and what is to be told of each."""
@@ -227,6 +228,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Let go of the hub, if there is one."""
         self._kept.close()
+
+
+class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader that cannot be, and tells why when it is asked for anything.
+
+    If there were none at all, Spark would stop it all the same, and end what it says with an error about that.
+    """
+
+    def __init__(self, error: HeliographError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint would begin."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Asked first, if a query ends."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Asked first, if a query goes on."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's
+        """How far a micro-batch would go."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002 - Spark's
+        """Asked first, if a micro-batch is repeated."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's
+        """Never comes to it."""
+        raise self._error
 
 
 def _before(position: ChannelPosition | None, life: Life, number: int) -> int:

@@ -24,7 +24,7 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     if isinstance(start, bool):
         raise ConfigError(f"{start!r} is not a start: {ALLOWED}")
     if isinstance(start, int) or (isinstance(start, str) and is_offset(start)):
-        offset = _offset(start)
+        offset = offset_of(start)
         if offset < 0:
             raise ConfigError(f"offset {offset} is negative; offsets begin at 0")
         return offset
@@ -35,7 +35,7 @@ def resolve(engine: FilesEngine, channel: str, start: Start, partition: int = 0)
     return engine.offset_at(channel, partition, moment_us(engine, start))
 
 
-def _offset(start: str | int) -> int:
+def offset_of(start: str | int) -> int:
     """The offset that is said. No log is so long as the largest, which files, databases and frames have room for."""
     if isinstance(start, str):
         digits = start.lstrip("0")
