@@ -126,6 +126,10 @@ class _Files:
         self.history = cert.with_suffix(".history.jsonl")
         self.lock = cert.with_suffix(".lock")
 
+    def all(self) -> set[Path]:
+        """Each of them, whatever name it is called by."""
+        return {one.resolve() for one in (self.cert, self.key, self.crl, self.history, self.lock)}
+
 
 class Authority:
     """A CA that is there, with its key."""
@@ -157,7 +161,8 @@ class Authority:
         cert, key = directory / f"{name}.crt", directory / f"{name}.key"
         if not force:
             refuse_existing(cert, key)
-        self._refuse_own(cert, key)
+        if not self._files.all().isdisjoint({cert.resolve(), key.resolve()}):
+            raise CertificateError(f"{cert} is the CA itself; give the station another name, or another --out")
         private = new_key()
         now = now_of(self._clock)
         certificate = issue(self.signer, name, map(general_name, names), private.public_key(), days=days, now=now)
@@ -180,6 +185,7 @@ class Authority:
             return self._renew_ca(old, cert, days, key)
         name = name_of(old)
         self._refuse_stranger(old, cert, name, old_ca)
+        self._refuse_taken(cert, key, old_ca)
         if key is None and not {one.serial for one in self.revoked()}.isdisjoint(self._serials_of_key(old)):
             raise CertificateError(f"{cert} was revoked, and its key with it: renew it with a new one (--new-key)")
         private = new_key() if key else None
@@ -206,11 +212,11 @@ class Authority:
         self.revoke([])  # the list holds as long as the CA
         return _made(label(renewed.subject), renewed, cert, crl=self._files.crl)
 
-    def _refuse_own(self, *paths: Path) -> None:
-        own = {self._files.cert.resolve(), self._files.key.resolve()}
-        for path in paths:
-            if path.resolve() in own:
-                raise CertificateError(f"{path} is the CA itself; give the station another name, or another --out")
+    def _refuse_taken(self, cert: Path, key: Path | None, old_ca: Path | None) -> None:
+        """A new key takes the place of the old one, and of nothing that cannot be had again."""
+        taken = self._files.all() | {cert.resolve()} | (set() if old_ca is None else _Files(old_ca).all())
+        if key is not None and key.resolve() in taken:
+            raise CertificateError(f"the new key cannot be written to {key}, which is another file of {cert} or its CA")
 
     def _refuse_stranger(self, old: x509.Certificate, cert: Path, name: str, old_ca: Path | None) -> None:
         """Whoever hands in a certificate must not get one for any name they like."""

@@ -34,6 +34,10 @@ def place(path: Path, data: bytes, *, mode: int, replace: bool, disk: Disk = SYS
             disk.rename(temporary, path)
         else:
             _link(temporary, path, disk)
+    except OSError as error:
+        if error.filename == temporary:  # which nobody knows of
+            error.filename = str(path)
+        raise
     finally:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
