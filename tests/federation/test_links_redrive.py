@@ -9,6 +9,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin import dead
+from heliograph.admin.redrive import redrive
 from tests.federation.stations import Net, payloads, wait_for
 
 NO_RETRY = hg.Retry(max_retries=0)
@@ -53,3 +54,32 @@ def test_what_is_redriven_at_one_station_is_passed_over_by_subscriptions_of_that
         assert took["hub"] == ["one", "two", "three", "four"], "it had handled this one"
         assert there.stats().passed_over == 1
     assert payloads(net.path("hub"), "alerts") == ["one", "two", "three", "two", "four"], "reading shows it"
+
+
+def test_letters_that_a_hub_collects_are_redriven_where_they_were_written(tmp_path: Path) -> None:
+    """A subscription of the hub that only has the same name never failed with it."""
+    net = Net(tmp_path)
+    channels = ["alerts", "alerts.dead-letter"]
+    net.station("hub", peers=[{"name": "host1", "publish": channels}])
+    net.station("host1", links=[{"hub": "hub", "publish": channels}])
+    took: list[tuple[str, Any]] = []
+
+    def fail(_: hg.Message) -> None:
+        raise Numb
+
+    with net.open("hub") as hub, net.open("host1") as host1:
+        for station in (hub, host1):
+            station.create_channel("alerts")
+        hub.subscribe("alerts", lambda message: took.append(("pager", message.data)), name="pager", start="first")
+        hub.subscribe("alerts", lambda message: took.append(("q", message.data)), name="q", queue=True, start="first")
+        host1.subscribe("alerts", fail, name="pager", start="first", retry=NO_RETRY)
+        host1.subscribe("alerts", fail, name="q", queue=True, start="first", retry=NO_RETRY)
+        host1.publish("alerts", "one")
+        wait_for(lambda: payloads(net.path("hub"), "alerts.dead-letter")[1:] and len(took) == 2)
+        report = dead.replay(hub, "alerts")
+        assert (report.replayed, report.removed, len(report.skipped)) == (0, 0, 2)
+        assert all("'host1'" in one.reason and "--to-all" in one.reason for one in report.skipped)
+        again = redrive(hub, "alerts", "q")
+        assert (again.matched, again.redriven) == (0, 0)
+        assert dead.replay(hub, "alerts", to_all=True).replayed == 2, "whoever wants that may"
+        wait_for(lambda: len(took) == 6)
