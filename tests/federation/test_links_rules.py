@@ -593,6 +593,24 @@ def test_replaying_such_a_letter_sends_the_original_line(net: Net) -> None:
         assert list(dead.letters(host1, "alerts")) == []
 
 
+def test_such_a_letter_whose_original_is_gone_says_so_when_it_is_replayed(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        gone = host1.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(host1, "alerts")))
+        host1.redact(gone.id)
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "what hub refused is not in the log any more" in skipped.reason
+        assert "--to-all" in skipped.reason
+    (net.path("host1") / "links" / "hub" / "hub" / "alerts.json").unlink()
+    with net.open("host1", federate=False) as host1:
+        host1.publish("alerts", "small")
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "--to-all" in skipped.reason
+        assert dead.replay(host1, "alerts", to_all=True).replayed == 1
+
+
 def test_a_key_that_is_too_long_goes_to_the_senders_dead_letters_and_the_rest_goes_on(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:

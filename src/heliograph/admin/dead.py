@@ -228,12 +228,21 @@ class _Replay:
             fields.pop("expires", None)  # who replays wants it delivered
             fields.pop(REDRIVEFOR, None)
             if letter.subscription and not self._to_all:
+                self._check_peer(letter)
                 self._check(letter.subscription, station_of(message.origin))
                 fields[REDRIVEFOR] = _raw(letter.subscription)
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
             return None
+
+    def _check_peer(self, letter: DeadLetter) -> None:
+        """What a link could not send once more is for nobody here: no subscription has failed with it."""
+        peer = letter.peer
+        if peer is not None:
+            known = peer not in self._peers or self._peers[peer].known
+            why = "is not in the log any more" if known else "is not sent to it any more: no such link is known"
+            raise InvalidMessage(f"what {peer} refused {why}; --to-all publishes it as a new message, for everybody")
 
     def _check(self, subscription: str, station: str | None) -> None:
         """Nobody would get what is for a subscription that is not there, and its letter would be gone."""
