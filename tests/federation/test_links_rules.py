@@ -76,6 +76,27 @@ def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None
         assert host1.links()[0].reconnects == 0
 
 
+def test_a_parked_channel_that_is_deleted_is_parked_at_neither_end(net: Net) -> None:
+    """A slip of the pen made it: whoever takes it back has mended what the alarm was about."""
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": [">"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+
+        def parked() -> list[set[str]]:
+            return [set(link.parked) for link in (*hub.links(), *host1.links())]
+
+        host1.publish("allerts", "mine")
+        wait_for(lambda: parked() == [{"allerts"}, {"allerts"}])
+        host1.delete_channel("allerts")
+        wait_for(lambda: parked() == [set(), set()])
+        host1.publish("allerts", "again")
+        wait_for(lambda: parked() == [{"allerts"}, {"allerts"}])
+        with net.open("host1", federate=False) as other_process:
+            other_process.delete_channel("allerts")
+        wait_for(lambda: parked() == [set(), set()])
+        assert host1.links()[0].reconnects == 0
+
+
 def test_a_subscription_that_is_given_up_is_no_alarm(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts", "news"]}])
     net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts", "news"]}])

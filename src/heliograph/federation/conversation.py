@@ -232,11 +232,11 @@ class Conversation(picows.WSListener):
         """Open what is to be sent."""
         self.offer(await self.run(self.shared.station.engine.channel_names))
 
-    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+    def offer(self, channels: Iterable[str], there: Collection[str] | None = None) -> None:
         """Open those of some channels that the other side is to be sent; take those that are ``there``, now."""
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels, there)
-            self.storer.found(there)
+            self.storer.found(there or ())
 
     def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""

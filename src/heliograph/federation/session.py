@@ -11,7 +11,7 @@ after each of these. ``receive`` never raises: an end that breaks the protocol i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -353,7 +353,11 @@ class Session:
         for channel, stream in list(self.sending.channels.items()):
             if self.offers(channel) is None:
                 self.sending.shut(stream, why)
-        for channel in [channel for channel in self.sending.parked if self.offers(channel) is None]:
+        self.withdraw([channel for channel in self.sending.parked if self.offers(channel) is None])
+
+    def withdraw(self, channels: Iterable[str]) -> None:
+        """Ask no more for some that are parked: they are not to be sent, or are not there any more."""
+        for channel in channels:
             del self.sending.parked[channel]
             self._say(frames.Unpark(channel=channel, withdrawn=True), b"")
 
