@@ -279,6 +279,11 @@ class Conversation(picows.WSListener):
         """It works again."""
         self._troubles.pop(about, None)
 
+    def forgotten(self, channel: str) -> None:
+        """It is not there any more, and nothing that did not work with it matters."""
+        for about in [about for about in self._troubles if about.partition(" ")[2] == channel]:
+            del self._troubles[about]
+
     @property
     def error(self) -> str:
         """What does not work now; empty when all is well."""

@@ -105,6 +105,7 @@ class Sender:
             self._line.flush()
         except NotFound:  # deleted meanwhile, and perhaps made again soon
             self._gone.add(channel)
+            self._line.forgotten(channel)
         except Busy as error:
             self.crowded[channel] = str(error)
             self._line.alarm(channel, str(error), ours=True)
