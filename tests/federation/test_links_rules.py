@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -26,7 +27,7 @@ from heliograph.federation.hub import Hub
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.log.lines import stamp
 from tests.federation.pki import Pki
-from tests.federation.stations import Net, audited, check_log, lines, payloads, up, wait_for
+from tests.federation.stations import Net, audited, check_log, free_port, lines, payloads, up, wait_for
 
 
 @pytest.fixture
@@ -300,6 +301,27 @@ def test_the_second_of_two_with_one_name_is_refused(net: Net) -> None:
             assert "connected already" in link.error
         host1.publish("alerts", "it is me")
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["it is me"])
+
+
+def test_the_second_of_two_hubs_with_one_name_is_refused(net: Net) -> None:
+    """What is known of a hub is known by its name: what one of them has, the other would be taken to have."""
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}])
+    port = free_port()
+    other = {**net.settings["hub"], "storage": {"data_dir": str(net.path("other"))}}
+    other["hub"] = {**other["hub"], "listen": f"127.0.0.1:{port}"}
+    (net.directory / "other.yaml").write_text(json.dumps(other))
+    both = [{"hub": "hub", "publish": ["alerts"]}, {"hub": f"localhost:{port}", "publish": ["alerts"]}]
+    net.station("host1", links=both[:1])
+    with net.open("host1") as host1, net.open("hub"), net.open("other"):
+        host1.publish("alerts", 1)
+        wait_for(lambda: up(host1, "hub") and payloads(net.path("hub"), "alerts") == [1])
+        net.station("host1", links=both)
+        first, second = wait_for(lambda: host1.links()[1:] and host1.links()[1].error and host1.links())
+        assert (first.state, second.state) == ("up", "refused")
+        assert "a station 'hub' already" in second.error and net.address("hub") in second.error
+        assert payloads(net.path("other"), "alerts") == []
+        net.station("host1", links=both[1:])
+        wait_for(lambda: payloads(net.path("other"), "alerts") == [1])
 
 
 def test_a_quota_slows_a_link_down_and_loses_nothing(net: Net) -> None:

@@ -204,7 +204,7 @@ class Federation:
 
         asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
         identity = self._identity = Identity(self._station, software())
-        self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
+        self._make_link = lambda rules: Link(shared, self._tls, identity, rules, self._links.values)
         self._known = set(self._engine.channel_names())
         links.note_configured(self._station.path, self._config, self._engine.disk)
         if self._config.hub.listen:
