@@ -176,3 +176,33 @@ def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(n
         assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 1}
         os.utime(directory / links.LAST_FILE, (1e9, 1e9))
         assert links.positions(hub.engine, "alerts", 0, 0) == {}, "not here for too long"
+
+
+@pytest.mark.parametrize(("before", "after"), [("one", "two"), ("two", "one")])
+def test_a_hub_that_took_the_place_of_another_is_waited_for_and_the_other_is_not(
+    net: Net, before: str, after: str
+) -> None:
+    """Another name at the same address: what the one had does not say what the other has."""
+    for name in (before, after):
+        net.ports[name] = net.port("hub")
+        net.station(name, peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    position = peerfile.directory_of(net.path("host1"), "hub", before) / "alerts.json"
+    with net.open("host1") as host1:
+        with net.open(before):
+            fill(host1, 100)
+            wait_for(lambda: position.exists() and b'"0":100' in position.read_bytes())
+        net.station(after, peers=[{"name": "host1", "publish": ["else"]}])  # it takes nothing yet
+        with net.open(after):
+            wait_for(lambda: host1.links()[0].name == after and host1.links()[0].parked)
+            host1.trim()
+            assert len(lines(net.path("host1"), "alerts")) == 100, "kept for the one that is there now"
+            net.station(after, peers=[{"name": "host1", "publish": ["alerts"]}])
+            fill(host1, 100)
+            wait_for(lambda: len(check_log(net.path(after), "alerts")) == 200)
+
+            def trimmed() -> bool:
+                host1.trim()
+                return len(lines(net.path("host1"), "alerts")) < 90
+
+            wait_for(trimmed)

@@ -236,18 +236,19 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
     """
     waited_for = _waited_for(engine)
     found: dict[str, int] = {}
-    left = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
+    hubs = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
+    reached: set[str] = set()
     now, patience = engine.clock.time_ns() / 1e9, waited_for.forget_after_s
     kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel)]
     life = engine.incarnation(channel) if kept else ""
     for kind, name, memory, told in kept:
         position = memory.positions.get(str(partition), 0) if memory.incarnation == life else first
-        if kind == "hub" and told in left:
-            left.discard(told)
+        if kind == "hub" and told in hubs:
+            reached.add(told)  # two have one address for a moment, when one takes the other's place
             found[f"link to {name}"] = position
         elif kind == "peer" and told and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
             found[f"link from {name}"] = position
-    return found | {f"link to {address}": first for address in left}
+    return found | {f"link to {address}": first for address in hubs - reached}
 
 
 def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[LinkKind, str, _Kept, str]]:
