@@ -206,3 +206,31 @@ def test_a_hub_that_took_the_place_of_another_is_waited_for_and_the_other_is_not
                 return len(lines(net.path("host1"), "alerts")) < 90
 
             wait_for(trimmed)
+
+
+def test_a_channel_that_is_made_while_a_peer_is_away_is_kept_for_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["sensors.>"]}], storage=SMALL)
+    net.station("host1", links=[{"hub": "hub", "subscribe": [">"]}])
+    with net.open("hub") as hub:
+        with net.open("host1") as host1:
+            wait_for(
+                lambda: up(host1, "hub") and links.wanted(net.path("hub") / "links" / "peer" / "host1", hub.engine.disk)
+            )
+        wait_for(lambda: not up(hub, "host1"))
+        fill(hub, 100, "sensors.new")
+        fill(hub, 100, "secrets")
+        hub.trim()
+        assert len(lines(net.path("hub"), "secrets")) < 90, "it asked for that, and is not allowed it"
+        assert len(lines(net.path("hub"), "sensors.new")) == 100
+        assert next(link.lag_messages for link in hub.links() if link.name == "host1") == 100
+        with net.open("host1", federate=False), hg.open(net.path("hub"), **SMALL) as other:  # type: ignore[arg-type]
+            other.trim()
+            assert len(lines(net.path("hub"), "sensors.new")) == 100, "other processes know, too"
+        with net.open("host1"):
+            wait_for(lambda: len(check_log(net.path("host1"), "sensors.new")) == 100)
+
+            def trimmed() -> bool:
+                hub.trim()
+                return len(lines(net.path("hub"), "sensors.new")) < 90
+
+            wait_for(trimmed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -175,6 +175,8 @@ class Configured(msgspec.Struct, kw_only=True):
     """By address: what is sent there."""
     forget_after_s: float = 0.0
     """How long a peer is waited for that is not here; 0 is for ever."""
+    peers: dict[str, list[str]] = {}
+    """What each peer may be sent, if it asks for it."""
 
 
 _configured = msgspec.json.Decoder(Configured).decode
@@ -183,8 +185,9 @@ _configured = msgspec.json.Decoder(Configured).decode
 def configured(config: Config) -> Configured:
     """What a configuration says."""
     return Configured(
-        hubs={link.hub: list(link.publish) for link in config.links}, forget_after_s=config.hub.forget_after_s
-    )
+        hubs={link.hub: list(link.publish) for link in config.links}, forget_after_s=config.hub.forget_after_s,
+        peers={peer.name: list(peer.subscribe) for peer in config.hub.peers},
+    )  # fmt: skip
 
 
 def note_configured(root: Path, config: Config, disk: Disk) -> None:
@@ -213,6 +216,8 @@ def _waited_for(engine: FilesEngine) -> Configured:
         return noted
     for address, texts in own.hubs.items():
         noted.hubs[address] = [*noted.hubs.get(address, ()), *texts]
+    for name, texts in own.peers.items():
+        noted.peers[name] = [*noted.peers.get(name, ()), *texts]
     both = (own.forget_after_s, noted.forget_after_s)
     noted.forget_after_s = max(both) if all(both) else 0.0
     return noted
@@ -232,39 +237,46 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
 
     A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``, as
     does one whose position is of a former life of the channel. A peer counts until the hub would forget it, in channels
-    that it asked for when it was here last.
+    that it asked for when it was here last; of one that was made since it has had nothing.
     """
     waited_for = _waited_for(engine)
     found: dict[str, int] = {}
     hubs = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
     reached: set[str] = set()
     now, patience = engine.clock.time_ns() / 1e9, waited_for.forget_after_s
-    kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel)]
+    new_to = {name for name, texts in waited_for.peers.items() if any(_means(text, channel) for text in texts)}
+    kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel, new_to)]
     life = engine.incarnation(channel) if kept else ""
     for kind, name, memory, told in kept:
-        position = memory.positions.get(str(partition), 0) if memory.incarnation == life else first
+        position = (
+            memory.positions.get(str(partition), 0) if memory is not None and memory.incarnation == life else first
+        )
+        saved_s = 0.0 if memory is None else memory.time.timestamp()
         if kind == "hub" and told in hubs:
             reached.add(told)  # two have one address for a moment, when one takes the other's place
             found[f"link to {name}"] = position
-        elif kind == "peer" and told and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
+        elif kind == "peer" and told and (not patience or now - max(saved_s, float(told)) <= patience):
             found[f"link from {name}"] = position
     return found | {f"link to {address}": first for address in hubs - reached}
 
 
-def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[LinkKind, str, _Kept, str]]:
+def _all_kept(
+    engine: FilesEngine, kind: LinkKind, channel: str, new_to: Collection[str] = ()
+) -> Iterator[tuple[LinkKind, str, _Kept | None, str]]:
     """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last, if
-    it wants it.
+    it wants it. ``new_to``: peers that it may be nothing of yet, and count if they asked for it.
     """
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
-            kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
+            path = directory / name / f"{channel}.json"
             if kind == "hub":
-                yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
-            else:
-                texts = wanted(directory / name, disk)
-                unwanted = texts is not None and not any(_means(text, channel) for text in texts)
-                yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
+                yield kind, name, _kept(disk.read_file(path)), disk.read_file(directory / name / ADDRESS_FILE).decode()
+                continue
+            kept = _kept(disk.read_file(path)) if name not in new_to or path.exists() else None
+            texts = wanted(directory / name, disk)
+            unwanted = kept is None if texts is None else not any(_means(text, channel) for text in texts)
+            yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
 
 
 def last_here(directory: Path, disk: Disk) -> float:
