@@ -174,6 +174,10 @@ def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(n
         year = text.index('"time":"') + len('"time":"')
         (directory / "alerts.json").write_text(text[:year] + "2020" + text[year + 4 :])
         assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 1}
+        whole = (directory / "alerts.json").read_bytes()
+        (directory / "alerts.json").write_bytes(b"garbage")
+        assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 0}, "how far it is nobody knows"
+        (directory / "alerts.json").write_bytes(whole)
         os.utime(directory / links.LAST_FILE, (1e9, 1e9))
         assert links.positions(hub.engine, "alerts", 0, 0) == {}, "not here for too long"
 

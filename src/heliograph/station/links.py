@@ -268,15 +268,16 @@ def _all_kept(
     """
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
+        kept: _Kept | None = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
-            path = directory / name / f"{channel}.json"
-            if kind == "hub":
-                yield kind, name, _kept(disk.read_file(path)), disk.read_file(directory / name / ADDRESS_FILE).decode()
-                continue
-            kept = _kept(disk.read_file(path)) if name not in new_to or path.exists() else None
+            kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
+        if kind == "peer" and (kept is not None or name in new_to):
             texts = wanted(directory / name, disk)
             unwanted = kept is None if texts is None else not any(_means(text, channel) for text in texts)
             yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
+        elif kept is not None:
+            with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+                yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
 
 
 def last_here(directory: Path, disk: Disk) -> float:
