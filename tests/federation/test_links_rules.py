@@ -195,6 +195,21 @@ def test_whatever_the_configuration_file_becomes_the_links_go_on(net: Net, text:
         wait_for(lambda: audited(net.path("host1"), "links-reloaded"))
 
 
+def test_settings_that_count_after_a_restart_only_are_named(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    said: dict[str, Any] = {"hub": {"listen": f"127.0.0.1:{free_port()}"}, "tls": {**net.settings["hub"]["tls"]}}
+    del said["tls"]["crl"]
+    with net.open("hub") as hub:
+        net.station("hub", peers=[{"name": "host1", "publish": [">"]}], **said)
+        wait_for(lambda: audited(net.path("hub"), "links-reloaded"))
+        (told,) = [record.message for record in caplog.records if "restart" in record.message]
+        assert "hub.listen and tls " in told
+        net.station("hub", peers=[{"name": "host1", "publish": []}])
+        wait_for(lambda: len(audited(net.path("hub"), "links-reloaded")) == 2)
+        assert len([record for record in caplog.records if "restart" in record.message]) == 1, "as it was"
+        assert hub.links()
+
+
 def test_a_failure_that_nobody_thought_of_does_not_end_the_links(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     look, wrong = Hub.look, [True]
 
