@@ -651,6 +651,41 @@ def test_replaying_such_a_letter_sends_the_original_line(net: Net) -> None:
         assert list(dead.letters(host1, "alerts")) == []
 
 
+@pytest.mark.parametrize("publish", [None, ["else"]])
+def test_such_a_letter_stays_when_the_link_does_not_send_its_channel_any_more(
+    net: Net, publish: list[str] | None
+) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        host1.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(host1, "alerts")))
+    with hg.open(net.path("host1")) as host1:  # without a word of links: as they were last
+        assert dead.replay(host1, "alerts", dry_run=True).replayed == 1
+    net.station("host1", links=[] if publish is None else [{"hub": "hub", "publish": publish}])
+    with net.open("host1") as host1:
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "no such link" in skipped.reason and "--to-all" in skipped.reason
+        assert len(list(dead.letters(host1, "alerts"))) == 1
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        assert dead.replay(host1, "alerts").replayed == 1
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["x" * 6_000])
+
+
+def test_a_letter_of_a_peer_stays_when_it_may_not_be_sent_the_channel_any_more(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts"]}], messages={"max_bytes": 5_000})
+    with net.open("host1"), net.open("hub") as hub:
+        hub.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(hub, "alerts")))
+        assert dead.replay(hub, "alerts", dry_run=True).replayed == 1
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["else"]}])
+    with net.open("hub") as hub:
+        assert "no such link" in dead.replay(hub, "alerts").skipped[0].reason
+
+
 def test_such_a_letter_whose_original_is_gone_says_so_when_it_is_replayed(net: Net) -> None:
     net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
     net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,6 +18,7 @@ import msgspec
 
 from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
+from heliograph.names import REPLY
 from heliograph.patterns import Pattern, is_pattern
 
 if TYPE_CHECKING:
@@ -241,10 +242,10 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
     """
     waited_for = _waited_for(engine)
     found: dict[str, int] = {}
-    hubs = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
+    hubs = {hub for hub, texts in waited_for.hubs.items() if _among(texts, channel)}
     reached: set[str] = set()
     now, patience = engine.clock.time_ns() / 1e9, waited_for.forget_after_s
-    new_to = {name for name, texts in waited_for.peers.items() if any(_means(text, channel) for text in texts)}
+    new_to = {name for name, texts in waited_for.peers.items() if _among(texts, channel)}
     kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel, new_to)]
     life = engine.incarnation(channel) if kept else ""
     for kind, name, memory, told in kept:
@@ -273,11 +274,25 @@ def _all_kept(
             kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
         if kind == "peer" and (kept is not None or name in new_to):
             texts = wanted(directory / name, disk)
-            unwanted = kept is None if texts is None else not any(_means(text, channel) for text in texts)
+            unwanted = kept is None if texts is None else not _among(texts, channel)
             yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
         elif kept is not None:
             with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
                 yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
+
+
+def sends(engine: FilesEngine, kind: LinkKind, name: str, channel: str) -> bool:
+    """Whether the other end of a link is sent a channel, here or not: as whoever runs the links says, or ran them."""
+    directory, disk, configured = engine.root / DIRECTORY / kind / name, engine.disk, _waited_for(engine)
+    if channel.startswith(REPLY):
+        return True  # whoever asked gets its replies, and nobody says so
+    if kind == "peer":
+        asked = wanted(directory, disk)
+        texts = configured.peers.get(name, ())
+        return _among(texts, channel) and (asked is None or _among(asked, channel))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return _among(configured.hubs.get(disk.read_file(directory / ADDRESS_FILE).decode(), ()), channel)
+    return False
 
 
 def last_here(directory: Path, disk: Disk) -> float:
@@ -294,6 +309,10 @@ def wanted(directory: Path, disk: Disk) -> list[str] | None:
         return msgspec.json.decode(disk.read_file(directory / WANTED_FILE), type=list[str])
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
+
+
+def _among(texts: Iterable[str], channel: str) -> bool:
+    return any(_means(text, channel) for text in texts)
 
 
 def _means(text: str, channel: str) -> bool:
@@ -315,7 +334,7 @@ def why_away(engine: FilesEngine, channel: str) -> str:
     for link in load(engine.root, engine.disk):
         known = link.kind == "hub" or (engine.root / DIRECTORY / link.kind / link.name).is_dir()  # was here before
         wanted = publish.get(link.address, ()) if link.kind == "hub" else subscribe.get(link.name, ())
-        if known and link.state != "up" and any(_means(text, channel) for text in wanted):
+        if known and link.state != "up" and _among(wanted, channel):
             why = f": {link.error}" if link.error else ""
             away.append(f"the link {'to' if link.kind == 'hub' else 'from'} {link.name or link.address} is down{why}")
     return "; ".join(away[:_TOLD_MAX])
