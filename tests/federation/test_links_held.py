@@ -238,3 +238,17 @@ def test_a_channel_that_is_made_while_a_peer_is_away_is_kept_for_it(net: Net) ->
                 return len(lines(net.path("hub"), "sensors.new")) < 90
 
             wait_for(trimmed)
+
+
+@pytest.mark.usefixtures("_look_often")
+def test_what_is_kept_for_a_hub_is_told_also_when_the_links_began_without_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    with net.open("host1") as host1, net.open("hub"):
+        host1.publish("alerts", "first")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["first"])
+    with net.open("host1") as host1:
+        fill(host1, 100)
+        assert wait_for(lambda: host1.links()[0].held_bytes) > 20_000
+        (record,) = wait_for(lambda: audited(net.path("host1"), "link-held-back"))
+        assert record["peer"] == "hub"

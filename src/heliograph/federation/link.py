@@ -32,6 +32,7 @@ from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.names import REPLY_TO
+from heliograph.station import links
 from heliograph.station.links import LinkInfo, LinkState
 
 logger = logging.getLogger("heliograph.links")
@@ -55,7 +56,7 @@ class Link:
         self._hurry = asyncio.Event()
         self.conversation: Conversation | None = None
         self._linked: Conversation | None = None  # once it is known that it may stay
-        self._name = ""
+        self._name = links.hub_at(shared.station.path, rules.hub, self._engine.disk)
         self.state: LinkState = "connecting"
         self._since = since_now(self._engine)
         self._connects = 0

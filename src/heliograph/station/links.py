@@ -281,6 +281,18 @@ def _all_kept(
                 yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
 
 
+def hub_at(root: Path, address: str, disk: Disk) -> str:
+    """The name of the hub that was reached at an address last; empty if none ever was."""
+    directory, names = root / DIRECTORY / "hub", list[str]()
+    with contextlib.suppress(OSError):
+        names = disk.listdir(directory)
+    for name in names:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if disk.read_file(directory / name / ADDRESS_FILE).decode() == address:
+                return name
+    return ""
+
+
 def sends(engine: FilesEngine, kind: LinkKind, name: str, channel: str) -> bool:
     """Whether the other end of a link is sent a channel, here or not: as whoever runs the links says, or ran them."""
     directory, disk, configured = engine.root / DIRECTORY / kind / name, engine.disk, _waited_for(engine)
