@@ -51,7 +51,7 @@ from heliograph.federation.certificates import (
     signed_by,
 )
 from heliograph.federation.history import Entry, History
-from heliograph.federation.keyfiles import PRIVATE, PUBLIC, place, refuse_existing
+from heliograph.federation.keyfiles import PRIVATE, PUBLIC, CaFiles, place, refuse_existing
 from heliograph.limits import CA_LOCK_S
 from heliograph.log.locks import FileLock
 
@@ -98,7 +98,7 @@ def create_ca(
 ) -> Made:  # fmt: skip
     """Make a CA: certificate, key, and an empty revocation list."""
     base = directory / check_common_name(name)
-    files = _Files(base.with_name(f"{base.name}.crt"))
+    files = CaFiles(base.with_name(f"{base.name}.crt"))
     if not force:
         refuse_existing(files.cert, files.key, files.crl)
     now = now_of(clock)
@@ -112,23 +112,8 @@ def create_ca(
 
 def key_is_encrypted(cert: Path, key: Path | None = None) -> bool:
     """Whether a CA's key asks for a passphrase."""
-    path = key or _Files(cert).key
+    path = key or CaFiles(cert).key
     return path.exists() and pem.is_encrypted(pem.read(path, "CA key"))
-
-
-class _Files:
-    """Where everything of a CA is, from where its certificate is."""
-
-    def __init__(self, cert: Path) -> None:
-        self.cert = cert
-        self.key = cert.with_suffix(".key")
-        self.crl = cert.with_suffix(".crl")
-        self.history = cert.with_suffix(".history.jsonl")
-        self.lock = cert.with_suffix(".lock")
-
-    def all(self) -> set[Path]:
-        """Each of them, whatever name it is called by."""
-        return {one.resolve() for one in (self.cert, self.key, self.crl, self.history, self.lock)}
 
 
 class Authority:
@@ -138,7 +123,7 @@ class Authority:
         self, cert: Path, key: Path | None = None, *, passphrase: bytes | None = None,
         clock: Clock = SYSTEM_CLOCK, disk: Disk = SYSTEM_DISK,
     ) -> None:  # fmt: skip
-        self._files = files = _Files(cert)
+        self._files = files = CaFiles(cert)
         files.key = key or files.key
         self._clock = clock
         self._disk = disk
@@ -214,7 +199,7 @@ class Authority:
 
     def _refuse_taken(self, cert: Path, key: Path | None, old_ca: Path | None) -> None:
         """A new key takes the place of the old one, and of nothing that cannot be had again."""
-        taken = self._files.all() | {cert.resolve()} | (set() if old_ca is None else _Files(old_ca).all())
+        taken = self._files.all() | {cert.resolve()} | (set() if old_ca is None else CaFiles(old_ca).all())
         if key is not None and key.resolve() in taken:
             raise CertificateError(f"the new key cannot be written to {key}, which is another file of {cert} or its CA")
 

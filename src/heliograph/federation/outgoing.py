@@ -86,7 +86,7 @@ class Sender:
     def _forget_parked(self, gone: list[str]) -> None:
         """They were deleted while they stood still: nobody has to change anything any more."""
         if gone:
-            self._session.withdraw(gone)
+            self._sending.withdraw(gone)
             self._line.alarms.calm()
             self._line.flush()
 

@@ -29,7 +29,7 @@ from heliograph.federation.burden import Burden, burdened
 from heliograph.federation.loops import loop_factory, on_loop_error
 from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
-from heliograph.federation.source import Source, tls_files
+from heliograph.federation.source import Fixed, Source, tls_files
 from heliograph.federation.workers import Workers
 from heliograph.log.locks import FileLock
 from heliograph.station import links
@@ -78,8 +78,7 @@ class Federation:
         self._source = Source(source)
         self._burden = Burden(station.engine)
         self._certificates: list[LifetimeInfo] = []
-        self._fixed: dict[str, object] = {}
-        self._late: list[str] = []
+        self._fixed: Fixed
         self._directory = station.path / links.DIRECTORY
         self._tls = tls_files(station)
         self._closing = threading.Event()
@@ -205,7 +204,7 @@ class Federation:
         from heliograph.federation.link import Link
 
         asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
-        self._fixed = {**_fixed(self._config), "tls": self._station.config.tls}  # since this process stands by
+        self._fixed = Fixed(self._config.hub.listen, self._station.config.tls)
         identity = self._identity = Identity(self._station, software())
         self._make_link = lambda rules: Link(shared, self._tls, identity, rules, self._links.values)
         self._known = set(self._engine.channel_names())
@@ -324,7 +323,7 @@ class Federation:
         if config is None:
             return
         self._config = config
-        self._tell_of_restart(config)
+        self._fixed.look(config)
         used = msgspec.structs.replace(self._station.config, hub=config.hub, links=config.links)
         self._station.config = self._engine.config = used  # some of it counts wherever messages are stored
         links.note_configured(self._station.path, config, self._engine.disk)
@@ -342,13 +341,6 @@ class Federation:
             self._links[address].hurry()  # whoever was refused may be welcome now
         self._engine.audit.write("links-reloaded")
         logger.info("the rules of the links were loaded anew")
-
-    def _tell_of_restart(self, config: Config) -> None:
-        """Whoever changes one of these would take it for done."""
-        now = _fixed(config)
-        late, self._late = self._late, [name for name, value in self._fixed.items() if now[name] != value]
-        if self._late and late != self._late:
-            logger.warning("%s changed; that counts after a restart, everything else now", " and ".join(self._late))
 
     # -- what others see ------------------------------------------------------------------------------------------
 
@@ -385,11 +377,6 @@ class Federation:
                 with contextlib.suppress(OSError):
                     os.dup2(null, number, inheritable=False)
         os.close(null)
-
-
-def _fixed(config: Config) -> dict[str, object]:
-    """What is not taken into use while the links run. (The TLS files of these names are, when they change.)"""
-    return {"hub.listen": config.hub.listen, "tls": config.tls}
 
 
 def _after_fork_in_child() -> None:

@@ -11,7 +11,7 @@ after each of these. ``receive`` never raises: an end that breaks the protocol i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -353,13 +353,7 @@ class Session:
         for channel, stream in list(self.sending.channels.items()):
             if self.offers(channel) is None:
                 self.sending.shut(stream, why)
-        self.withdraw([channel for channel in self.sending.parked if self.offers(channel) is None])
-
-    def withdraw(self, channels: Iterable[str]) -> None:
-        """Ask no more for some that are parked: they are not to be sent, or are not there any more."""
-        for channel in channels:
-            del self.sending.parked[channel]
-            self._say(frames.Unpark(channel=channel, withdrawn=True), b"")
+        self.sending.withdraw([channel for channel in self.sending.parked if self.offers(channel) is None])
 
     def _on_park(self, said: frames.Park) -> list[Event]:
         if said.stream == 0:
