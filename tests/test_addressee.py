@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.addressee import EVERYBODY, Addressee, addressee_of
+from heliograph.addressee import EVERYBODY, Addressee, is_meant
 from heliograph.errors import ConfigError, InvalidMessage
 from heliograph.filters import Filter
 from heliograph.log.keys import keyed
@@ -21,7 +21,17 @@ def test_a_name_means_one_and_no_name_everybody() -> None:
 
 @pytest.mark.parametrize("line", [b"", b"broken", b"[]", b'{"redrivefor":1}', b'{"redrivefor":null}', b'{"data":1}'])
 def test_a_line_that_names_nobody_is_for_everybody(line: bytes) -> None:
-    assert addressee_of(line) == EVERYBODY
+    assert is_meant(line, None, "host1")
+    assert is_meant(line, "pager", "host1")
+
+
+def test_a_line_means_a_subscription_of_the_station_that_published_it() -> None:
+    line = b'{"redrivefor":"pager","origin":"host1.k3f9q2"}'
+    assert is_meant(line, "pager", "host1")
+    assert not is_meant(line, "pager", "hub")
+    assert not is_meant(line, "mailer", "host1")
+    assert not is_meant(line, None, "host1")
+    assert is_meant(b'{"redrivefor":"pager"}', "pager", "host1"), "who does not say where it is from is not elsewhere"
 
 
 def test_nobody_sets_or_filters_it_as_a_header() -> None:

@@ -1,7 +1,8 @@
 """Messages that are for one subscription only: the attribute ``redrivefor``.
 
 A dead letter that is redriven is published again for the subscription that failed; all others of the channel pass
-over it. Nobody but a redrive sets the attribute.
+over it. Nobody but a redrive sets the attribute. Links carry such a message to other stations, where a subscription of
+the same name is another one: it is for the station that published it, which its origin names.
 """
 
 from __future__ import annotations
@@ -42,18 +43,26 @@ EVERYBODY: Final = Addressee()
 
 class _Brief(msgspec.Struct, gc=False):
     redrivefor: object = None
+    origin: object = None
 
 
 _brief = msgspec.json.Decoder(_Brief)
 
 
-def addressee_of(line: bytes) -> Addressee:
-    """Whom a stored line is for, also one whose payload does not fit its type.
+def is_meant(line: bytes, subscription: str | None, station: str) -> bool:
+    """Whether a subscription (None: one without a name) of a station is to get a stored line; also one whose payload
+    does not fit its type.
 
-    >>> addressee_of(b'{"data":1,"redrivefor":"pager"}'), addressee_of(b"broken") == EVERYBODY
-    ('pager', True)
+    >>> line = b'{"data":1,"redrivefor":"pager","origin":"host1.k3f9q2"}'
+    >>> is_meant(line, "pager", "host1"), is_meant(line, "pager", "hub"), is_meant(b"broken", "pager", "hub")
+    (True, False, True)
     """
     try:
-        return Addressee.read(_brief.decode(line).redrivefor)
+        brief = _brief.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return EVERYBODY
+        return True
+    addressee = Addressee.read(brief.redrivefor)
+    if not addressee:
+        return True
+    origin = brief.origin if isinstance(brief.origin, str) else ""
+    return addressee.means(subscription) and origin.rpartition(".")[0] in ("", station)

@@ -84,7 +84,7 @@ def helio_in(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Helio:
     empty.mkdir()
     monkeypatch.chdir(empty)
 
-    def run(*args: object, input: str | None = None) -> Result:
+    def run(*args: object, input: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(cli, [*map(str, args)], input=input)
         assert list(empty.iterdir()) == [], "nothing is made here"
         return result

@@ -190,6 +190,21 @@ def test_a_passphrase_from_a_file_and_from_stdin(helio: Helio, here: Path) -> No
     assert "--passphrase-file" in one_line_error(helio("keygen", "ca", "other", "--encrypt"), 2)
 
 
+def test_a_passphrase_is_bytes_of_any_kind(helio: Helio, here: Path) -> None:
+    (here / "secret").write_bytes(b"caf\xe9 \xff\r\n")
+    document(helio("keygen", "ca", "--passphrase-file", "secret", "--json"))
+    document(helio("keygen", "instance", "a", "--passphrase-file", "secret", "--json"))
+    document(helio("keygen", "instance", "b", "--passphrase-file", "-", "--json", input=b"caf\xe9 \xff\n"))
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(helio: Helio, here: Path) -> None:
+    assert one_line_error(helio("keygen", "ca", "--out", "nowhere"), 3).startswith("error: nowhere/ca.key: ")
+    helio("keygen", "ca")
+    (here / "out" / "host1.key").mkdir(parents=True)
+    result = helio("keygen", "instance", "host1", "--out", "out", "--force")
+    assert one_line_error(result, result.exit_code).startswith("error: out/host1.key: ")
+
+
 def test_on_a_terminal_the_passphrase_is_asked_for_and_not_shown(here: Path) -> None:
     def ask(*args: str, typed: list[str]) -> tuple[int, str]:
         parent, child = pty.openpty()

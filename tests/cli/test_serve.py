@@ -247,6 +247,14 @@ def test_missing_and_wrong_certificates_are_one_line(net: Net, helio: Helio) -> 
     assert "helio keygen instance hub" in error(2)
 
 
+def test_a_station_with_the_name_of_nobody_s_certificate_is_not_made(net: Net, helio: Helio) -> None:
+    """A station's name is for ever: the next try, with the slip mended, would find a station of another name."""
+    config = net.directory / "hub.yaml"
+    config.write_text(config.read_text().replace('"name": "hub"', '"name": "hubb"', 1))
+    assert "helio keygen instance hubb" in one_line_error(helio("-d", net.path("hub"), "serve", "-c", config), 2)
+    assert not net.path("hub").exists()
+
+
 def test_a_port_that_is_taken_is_one_line(net: Net, helio: Helio) -> None:
     with socket.create_server(("127.0.0.1", net.port("hub"))):
         error = one_line_error(helio("-d", net.path("hub"), "serve", "-c", net.directory / "hub.yaml"), 2)

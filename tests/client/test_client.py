@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import heliograph as hg
+from heliograph.admin import dead
 from heliograph.client.many import Many
 from heliograph.federation import sockets
 from tests.client.conftest import TOOL, Hub
@@ -516,3 +517,42 @@ def test_what_is_damaged_is_told_once_wherever_a_page_ends(hub: Hub, size: int) 
         found = [message.offset for message in client.read("alerts", on_gap=gaps.append)]
     assert found == [offset for offset in range(count) if offset not in damaged]
     assert [(gap.first, gap.next) for gap in gaps] == [(at, at + 1) for at in damaged]
+
+
+def test_what_is_redriven_for_one_subscription_is_none_of_a_listening_client_s(hub: Hub) -> None:
+    broken = True
+    heard: list[Any] = []
+
+    def pager(message: hg.Message) -> None:
+        if broken:
+            raise ValueError("no")
+
+    with hub.open("hub") as station, hub.connect() as client:
+        station.create_channel("alerts")
+        station.subscribe("alerts", pager, name="pager", retry=hg.Retry(max_retries=0))
+        client.subscribe("alerts", lambda message: heard.append(message.data))
+        station.publish("alerts", "one")
+        wait_for(lambda: list(dead.letters(station, "alerts")))
+        broken = False
+        assert dead.replay(station, "alerts").redriven == {"pager": 1}
+        station.publish("alerts", "two")
+        wait_for(lambda: heard and heard[-1] == "two")
+        assert heard == ["one", "two"], "it had this one"
+        assert [message.data for message in client.read("alerts")] == ["one", "one", "two"], "reading shows it"
+
+    async def awaited() -> None:
+        done = asyncio.Event()
+
+        def hear(message: hg.Message) -> None:
+            heard.append(message.data)
+            if message.data == "two":
+                done.set()
+
+        async with hg.connect_async(hub.url, tls=hub.tls()) as client:
+            await client.subscribe("alerts", hear, start="first")
+            await done.wait()
+
+    heard.clear()
+    with hub.open("hub"):
+        asyncio.run(asyncio.wait_for(awaited(), 30))
+    assert heard == ["one", "two"]

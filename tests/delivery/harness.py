@@ -82,6 +82,8 @@ class FakeCursor:
 class FakeEngine:
     """One channel, one partition. An entry is a message, a problem, or None for a redacted line."""
 
+    name = "host1"
+
     def __init__(self, channel: str) -> None:
         self.channel = channel
         self.entries: list[Message | Problem | None] = []

@@ -10,10 +10,12 @@ import pytest
 
 import heliograph as hg
 from heliograph.admin import dead
+from heliograph.config import Config, Link
 from heliograph.errors import DiskFull
 from heliograph.federation import again, peerfile
 from heliograph.federation.outlet import Outlet
 from heliograph.seen import SeenSet
+from heliograph.station import links
 from tests.federation.stations import Net, payloads, up, wait_for
 
 
@@ -30,6 +32,10 @@ def directory(tmp_path: Path) -> Path:
         station.publish("alerts", 0)
         found = peerfile.directory_of(station.path, "hub", "hub")
         Outlet(station, found, "hub", "alerts").prepare("first")
+        peerfile.note_address(found, "hub:7740", station.engine.disk)
+        links.note_configured(
+            station.path, Config(links=(Link(hub="hub:7740", publish=("alerts",)),)), station.engine.disk
+        )
         return found
 
 
@@ -79,7 +85,7 @@ def test_what_was_taken_and_not_remembered_is_taken_again(
                     remembered(station, directory)
         again.ask(station, "hub", "alerts", one(3))
         assert remembered(station, directory) == one(7).union(one(3))
-        assert sorted(path.suffix for path in directory.iterdir()) == [".json"]
+        assert sorted(path.name for path in directory.iterdir()) == ["address", "alerts.json"]
 
 
 def test_what_a_stream_knew_is_written_down_before_the_next_one_begins(

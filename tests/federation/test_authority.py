@@ -290,6 +290,24 @@ def test_renewing_with_a_new_key_replaces_the_pair(pki: Pki) -> None:
     assert pem.same_key(pem.private_key(key.read_bytes(), key).public_key(), load_one(path, "c").public_key())
 
 
+@pytest.mark.parametrize("file", ["ca.key", "ca.crt", "ca.crl", "ca.history.jsonl", "host1.crt"])
+def test_a_new_key_replaces_no_file_of_its_ca_and_not_its_own_certificate(pki: Pki, file: str) -> None:
+    path, key = pki.directory / "host1.crt", pki.directory / file
+    before = {one.name: one.read_bytes() for one in pki.directory.iterdir()}
+    with pytest.raises(CertificateError, match=file):
+        pki.authority().renew(path, key=key)
+    assert {one.name: one.read_bytes() for one in pki.directory.iterdir()} == before
+
+
+def test_nor_a_file_of_the_ca_before_it(pki: Pki, tmp_path: Path) -> None:
+    new = Pki(tmp_path / "new", "ca-2027")
+    path, old_key = pki.directory / "host1.crt", pki.ca.with_suffix(".key")
+    before = old_key.read_bytes()
+    with pytest.raises(CertificateError, match=r"ca\.key"):
+        new.authority().renew(path, key=old_key, old_ca=pki.ca)
+    assert old_key.read_bytes() == before
+
+
 def test_a_stranger_s_certificate_is_not_renewed(pki: Pki, tmp_path: Path) -> None:
     other = Pki(tmp_path / "other", "other")
     path = other.issue("hub")

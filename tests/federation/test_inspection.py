@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +98,33 @@ def test_an_encrypted_key_is_said_to_be(tmp_path: Path) -> None:
     assert one(tmp_path / "ca.key").encrypted is True
     found = one(tmp_path / "ca.crt")
     assert (found.key_fits, found.key_file, found.status) == (None, str(tmp_path / "ca.key"), "ok")
+
+
+def test_whoever_may_not_read_the_key_is_told_of_the_certificate_all_the_same(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Monitoring, which is not the station: the key is its owner's alone."""
+    opened = Path.open
+
+    def refuse(self: Path, *args: Any, **more: Any) -> Any:
+        if self.suffix == ".key":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return opened(self, *args, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    found = one(pki.directory / "host1.crt")
+    assert (found.kind, found.name, found.status) == ("certificate", "host1", "warn")
+    assert (found.key_fits, found.signed_by_ca, round(found.days_left or 0)) == (None, True, 365)
+    assert "host1.key: Permission denied" in found.notes[0]
+    asked_for = one(pki.directory / "host1.crt", key=pki.directory / "host1.key")
+    assert (asked_for.name, asked_for.status) == ("host1", "bad")
+
+
+def test_a_key_that_is_none_does_not_hide_the_certificate(pki: Pki) -> None:
+    (pki.directory / "host1.key").write_text("garbage")
+    found = one(pki.directory / "host1.crt")
+    assert (found.kind, found.name, found.status) == ("certificate", "host1", "bad")
+    assert "host1.key must hold one private key" in found.troubles[0]
 
 
 def test_a_key_that_others_can_read_is_noted(pki: Pki) -> None:

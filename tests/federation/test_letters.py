@@ -12,12 +12,14 @@ import pytest
 import heliograph as hg
 from heliograph.admin import dead
 from heliograph.clock import Clock
+from heliograph.config import Config, Link
 from heliograph.disk import Disk
 from heliograph.federation import again, peerfile
 from heliograph.federation.events import Resumed
 from heliograph.federation.originals import Originals
 from heliograph.federation.outlet import Outlet
 from heliograph.seen import SeenSet
+from heliograph.station import links
 
 MESSAGES = 2_000
 REFUSED = range(1, MESSAGES, 2)
@@ -49,6 +51,8 @@ def disk() -> CountingDisk:
 def station(tmp_path: Path, disk: CountingDisk) -> Iterator[hg.Station]:
     with hg.open(tmp_path / "host1", name="host1", disk=disk, federate=False) as station:
         station.publish_many("alerts", ["x" * 500] * MESSAGES)
+        peerfile.note_address(directory(station), "hub:7740", disk)
+        links.note_configured(station.path, Config(links=(Link(hub="hub:7740", publish=("alerts",)),)), disk)
         yield station
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -406,3 +407,16 @@ def test_hearts_beat_as_soon_as_a_link_is_up(net: Net, monkeypatch: pytest.Monke
     with net.open("hub") as hub, net.open("host1") as host1:
         for station in (hub, host1):
             wait_for(lambda station=station: station.links()[0].round_trip_ms > 0)
+
+
+def test_a_channel_that_cannot_be_read_and_is_taken_away_is_no_trouble_any_more(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": [">"]}])
+    with net.open("host1", federate=False) as host1:
+        host1.publish("bad", 1)
+    made = net.path("host1") / "channels" / "bad"
+    (made / "channel.json").write_bytes(b"garbage")
+    with net.open("hub"), net.open("host1") as host1:
+        wait_for(lambda: host1.links() and "'bad' cannot be looked at" in host1.links()[0].error)
+        shutil.rmtree(made)
+        wait_for(lambda: not host1.links()[0].error)

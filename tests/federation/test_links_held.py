@@ -174,5 +174,81 @@ def test_a_peer_that_was_here_lately_counts_however_long_its_channel_was_quiet(n
         year = text.index('"time":"') + len('"time":"')
         (directory / "alerts.json").write_text(text[:year] + "2020" + text[year + 4 :])
         assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 1}
+        whole = (directory / "alerts.json").read_bytes()
+        (directory / "alerts.json").write_bytes(b"garbage")
+        assert links.positions(hub.engine, "alerts", 0, 0) == {"link from host1": 0}, "how far it is nobody knows"
+        (directory / "alerts.json").write_bytes(whole)
         os.utime(directory / links.LAST_FILE, (1e9, 1e9))
         assert links.positions(hub.engine, "alerts", 0, 0) == {}, "not here for too long"
+
+
+@pytest.mark.parametrize(("before", "after"), [("one", "two"), ("two", "one")])
+def test_a_hub_that_took_the_place_of_another_is_waited_for_and_the_other_is_not(
+    net: Net, before: str, after: str
+) -> None:
+    """Another name at the same address: what the one had does not say what the other has."""
+    for name in (before, after):
+        net.ports[name] = net.port("hub")
+        net.station(name, peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    position = peerfile.directory_of(net.path("host1"), "hub", before) / "alerts.json"
+    with net.open("host1") as host1:
+        with net.open(before):
+            fill(host1, 100)
+            wait_for(lambda: position.exists() and b'"0":100' in position.read_bytes())
+        net.station(after, peers=[{"name": "host1", "publish": ["else"]}])  # it takes nothing yet
+        with net.open(after):
+            wait_for(lambda: host1.links()[0].name == after and host1.links()[0].parked)
+            host1.trim()
+            assert len(lines(net.path("host1"), "alerts")) == 100, "kept for the one that is there now"
+            net.station(after, peers=[{"name": "host1", "publish": ["alerts"]}])
+            fill(host1, 100)
+            wait_for(lambda: len(check_log(net.path(after), "alerts")) == 200)
+
+            def trimmed() -> bool:
+                host1.trim()
+                return len(lines(net.path("host1"), "alerts")) < 90
+
+            wait_for(trimmed)
+
+
+def test_a_channel_that_is_made_while_a_peer_is_away_is_kept_for_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["sensors.>"]}], storage=SMALL)
+    net.station("host1", links=[{"hub": "hub", "subscribe": [">"]}])
+    with net.open("hub") as hub:
+        with net.open("host1") as host1:
+            wait_for(
+                lambda: up(host1, "hub") and links.wanted(net.path("hub") / "links" / "peer" / "host1", hub.engine.disk)
+            )
+        wait_for(lambda: not up(hub, "host1"))
+        fill(hub, 100, "sensors.new")
+        fill(hub, 100, "secrets")
+        hub.trim()
+        assert len(lines(net.path("hub"), "secrets")) < 90, "it asked for that, and is not allowed it"
+        assert len(lines(net.path("hub"), "sensors.new")) == 100
+        assert next(link.lag_messages for link in hub.links() if link.name == "host1") == 100
+        with net.open("host1", federate=False), hg.open(net.path("hub"), **SMALL) as other:  # type: ignore[arg-type]
+            other.trim()
+            assert len(lines(net.path("hub"), "sensors.new")) == 100, "other processes know, too"
+        with net.open("host1"):
+            wait_for(lambda: len(check_log(net.path("host1"), "sensors.new")) == 100)
+
+            def trimmed() -> bool:
+                hub.trim()
+                return len(lines(net.path("hub"), "sensors.new")) < 90
+
+            wait_for(trimmed)
+
+
+@pytest.mark.usefixtures("_look_often")
+def test_what_is_kept_for_a_hub_is_told_also_when_the_links_began_without_it(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}], storage=SMALL)
+    with net.open("host1") as host1, net.open("hub"):
+        host1.publish("alerts", "first")
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["first"])
+    with net.open("host1") as host1:
+        fill(host1, 100)
+        assert wait_for(lambda: host1.links()[0].held_bytes) > 20_000
+        (record,) = wait_for(lambda: audited(net.path("host1"), "link-held-back"))
+        assert record["peer"] == "hub"

@@ -66,6 +66,23 @@ def test_a_link_that_is_lost_is_behind_by_what_came_since(net: Net) -> None:
         assert same(hub, 5).state == "absent"
 
 
+def test_a_hub_that_is_down_when_its_link_begins_is_known_by_name_and_by_what_it_has(net: Net) -> None:
+    with net.open("host1") as host1:
+        with net.open("hub"):
+            host1.publish_many("alerts", range(100))
+            position = peerfile.directory_of(net.path("host1"), "hub", "hub") / "alerts.json"
+            wait_for(lambda: position.exists() and b'"0":100' in position.read_bytes())
+        wait_for(lambda: not up(host1, "hub"))
+    with net.open("host1") as host1:  # begins while it is down
+        host1.publish("alerts", "since")
+        wait_for(lambda: host1.links() and host1.links()[0].state == "waiting")
+        assert same(host1, 1).name == "hub"
+    (net.path("host1") / "links" / "state.json").unlink()
+    with net.open("host1", federate=False) as host1:  # as a link that is in the configuration, and was never run
+        (link,) = linked.look(host1).links
+        assert (link.name, link.state, link.lag_messages) == ("hub", "stopped", 1)
+
+
 def test_a_channel_that_is_parked_waits_beside_those_that_go_on(net: Net) -> None:
     with net.open("hub"), net.open("host1") as host1:
         host1.publish_many("secret", range(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -26,7 +27,7 @@ from heliograph.federation.hub import Hub
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.log.lines import stamp
 from tests.federation.pki import Pki
-from tests.federation.stations import Net, audited, check_log, lines, payloads, up, wait_for
+from tests.federation.stations import Net, audited, check_log, free_port, lines, payloads, up, wait_for
 
 
 @pytest.fixture
@@ -72,6 +73,27 @@ def test_what_a_link_asks_for_no_more_is_parked_at_neither_end(net: Net) -> None
         host1.publish("secrets", "mine")
         wait_for(lambda: parked() == [{"secrets", "payroll"}, {"secrets", "payroll"}])
         net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+        wait_for(lambda: parked() == [set(), set()])
+        assert host1.links()[0].reconnects == 0
+
+
+def test_a_parked_channel_that_is_deleted_is_parked_at_neither_end(net: Net) -> None:
+    """A slip of the pen made it: whoever takes it back has mended what the alarm was about."""
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": [">"]}])
+    with net.open("hub") as hub, net.open("host1") as host1:
+
+        def parked() -> list[set[str]]:
+            return [set(link.parked) for link in (*hub.links(), *host1.links())]
+
+        host1.publish("allerts", "mine")
+        wait_for(lambda: parked() == [{"allerts"}, {"allerts"}])
+        host1.delete_channel("allerts")
+        wait_for(lambda: parked() == [set(), set()])
+        host1.publish("allerts", "again")
+        wait_for(lambda: parked() == [{"allerts"}, {"allerts"}])
+        with net.open("host1", federate=False) as other_process:
+            other_process.delete_channel("allerts")
         wait_for(lambda: parked() == [set(), set()])
         assert host1.links()[0].reconnects == 0
 
@@ -171,6 +193,21 @@ def test_whatever_the_configuration_file_becomes_the_links_go_on(net: Net, text:
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["goes on"], 10)
         net.station("host1", links=[{"hub": "hub", "publish": []}])
         wait_for(lambda: audited(net.path("host1"), "links-reloaded"))
+
+
+def test_settings_that_count_after_a_restart_only_are_named(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}])
+    said: dict[str, Any] = {"hub": {"listen": f"127.0.0.1:{free_port()}"}, "tls": {**net.settings["hub"]["tls"]}}
+    del said["tls"]["crl"]
+    with net.open("hub") as hub:
+        net.station("hub", peers=[{"name": "host1", "publish": [">"]}], **said)
+        wait_for(lambda: audited(net.path("hub"), "links-reloaded"))
+        (told,) = [record.message for record in caplog.records if "restart" in record.message]
+        assert "hub.listen and tls " in told
+        net.station("hub", peers=[{"name": "host1", "publish": []}])
+        wait_for(lambda: len(audited(net.path("hub"), "links-reloaded")) == 2)
+        assert len([record for record in caplog.records if "restart" in record.message]) == 1, "as it was"
+        assert hub.links()
 
 
 def test_a_failure_that_nobody_thought_of_does_not_end_the_links(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +316,27 @@ def test_the_second_of_two_with_one_name_is_refused(net: Net) -> None:
             assert "connected already" in link.error
         host1.publish("alerts", "it is me")
         wait_for(lambda: payloads(net.path("hub"), "alerts") == ["it is me"])
+
+
+def test_the_second_of_two_hubs_with_one_name_is_refused(net: Net) -> None:
+    """What is known of a hub is known by its name: what one of them has, the other would be taken to have."""
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}])
+    port = free_port()
+    other = {**net.settings["hub"], "storage": {"data_dir": str(net.path("other"))}}
+    other["hub"] = {**other["hub"], "listen": f"127.0.0.1:{port}"}
+    (net.directory / "other.yaml").write_text(json.dumps(other))
+    both = [{"hub": "hub", "publish": ["alerts"]}, {"hub": f"localhost:{port}", "publish": ["alerts"]}]
+    net.station("host1", links=both[:1])
+    with net.open("host1") as host1, net.open("hub"), net.open("other"):
+        host1.publish("alerts", 1)
+        wait_for(lambda: up(host1, "hub") and payloads(net.path("hub"), "alerts") == [1])
+        net.station("host1", links=both)
+        first, second = wait_for(lambda: host1.links()[1:] and host1.links()[1].error and host1.links())
+        assert (first.state, second.state) == ("up", "refused")
+        assert "a station 'hub' already" in second.error and net.address("hub") in second.error
+        assert payloads(net.path("other"), "alerts") == []
+        net.station("host1", links=both[1:])
+        wait_for(lambda: payloads(net.path("other"), "alerts") == [1])
 
 
 def test_a_quota_slows_a_link_down_and_loses_nothing(net: Net) -> None:
@@ -591,6 +649,59 @@ def test_replaying_such_a_letter_sends_the_original_line(net: Net) -> None:
     assert set(lines(net.path("hub"), "alerts")) == set(lines(net.path("host1"), "alerts")), "byte for byte"
     with hg.open(net.path("host1"), read_only=True) as host1:
         assert list(dead.letters(host1, "alerts")) == []
+
+
+@pytest.mark.parametrize("publish", [None, ["else"]])
+def test_such_a_letter_stays_when_the_link_does_not_send_its_channel_any_more(
+    net: Net, publish: list[str] | None
+) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        host1.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(host1, "alerts")))
+    with hg.open(net.path("host1")) as host1:  # without a word of links: as they were last
+        assert dead.replay(host1, "alerts", dry_run=True).replayed == 1
+    net.station("host1", links=[] if publish is None else [{"hub": "hub", "publish": publish}])
+    with net.open("host1") as host1:
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "no such link" in skipped.reason and "--to-all" in skipped.reason
+        assert len(list(dead.letters(host1, "alerts"))) == 1
+    net.station("hub", peers=[{"name": "host1", "publish": [">"]}])
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        assert dead.replay(host1, "alerts").replayed == 1
+        wait_for(lambda: payloads(net.path("hub"), "alerts") == ["x" * 6_000])
+
+
+def test_a_letter_of_a_peer_stays_when_it_may_not_be_sent_the_channel_any_more(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["alerts"]}])
+    net.station("host1", links=[{"hub": "hub", "subscribe": ["alerts"]}], messages={"max_bytes": 5_000})
+    with net.open("host1"), net.open("hub") as hub:
+        hub.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(hub, "alerts")))
+        assert dead.replay(hub, "alerts", dry_run=True).replayed == 1
+    net.station("hub", peers=[{"name": "host1", "subscribe": ["else"]}])
+    with net.open("hub") as hub:
+        assert "no such link" in dead.replay(hub, "alerts").skipped[0].reason
+
+
+def test_such_a_letter_whose_original_is_gone_says_so_when_it_is_replayed(net: Net) -> None:
+    net.station("hub", peers=[{"name": "host1", "publish": ["alerts"]}], messages={"max_bytes": 5_000})
+    net.station("host1", links=[{"hub": "hub", "publish": ["alerts"]}])
+    with net.open("host1") as host1, net.open("hub"):
+        gone = host1.publish("alerts", "x" * 6_000)
+        wait_for(lambda: list(dead.letters(host1, "alerts")))
+        host1.redact(gone.id)
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "what hub refused is not in the log any more" in skipped.reason
+        assert "--to-all" in skipped.reason
+    (net.path("host1") / "links" / "hub" / "hub" / "alerts.json").unlink()
+    with net.open("host1", federate=False) as host1:
+        host1.publish("alerts", "small")
+        (skipped,) = dead.replay(host1, "alerts").skipped
+        assert "--to-all" in skipped.reason
+        assert dead.replay(host1, "alerts", to_all=True).replayed == 1
 
 
 def test_a_key_that_is_too_long_goes_to_the_senders_dead_letters_and_the_rest_goes_on(

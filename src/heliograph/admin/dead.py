@@ -36,6 +36,7 @@ from heliograph.admin.letters import (
 from heliograph.admin.purge import GROUP, PurgeReport, alone, drop_empty_segments, purge
 from heliograph.admin.where import Where
 from heliograph.engine.knowledge import identities_of
+from heliograph.engine.origins import station_of
 from heliograph.errors import InvalidMessage, NotFound
 from heliograph.federation import again
 from heliograph.federation.originals import Originals
@@ -227,15 +228,29 @@ class _Replay:
             fields.pop("expires", None)  # who replays wants it delivered
             fields.pop(REDRIVEFOR, None)
             if letter.subscription and not self._to_all:
-                self._check(letter.subscription)
+                self._check_peer(letter)
+                self._check(letter.subscription, station_of(message.origin))
                 fields[REDRIVEFOR] = _raw(letter.subscription)
             return _Copy(letter, body_of(fields, self._channel, self._engine.clock.time_ns() // 1000))
         except InvalidMessage as error:
             self.report.skipped.append(Skipped(offset=letter.offset, id=letter.id, reason=str(error)))
             return None
 
-    def _check(self, subscription: str) -> None:
+    def _check_peer(self, letter: DeadLetter) -> None:
+        """What a link could not send once more is for nobody here: no subscription has failed with it."""
+        peer = letter.peer
+        if peer is not None:
+            known = peer not in self._peers or self._peers[peer].known
+            why = "is not in the log any more" if known else "is not sent to it any more: no such link is known"
+            raise InvalidMessage(f"what {peer} refused {why}; --to-all publishes it as a new message, for everybody")
+
+    def _check(self, subscription: str, station: str | None) -> None:
         """Nobody would get what is for a subscription that is not there, and its letter would be gone."""
+        if station not in (None, self._engine.name):  # one of that name here never failed with it
+            raise InvalidMessage(
+                f"it was the subscription '{subscription}' of station '{station}' that failed: replay it there, or to "
+                "all (--to-all)"
+            )
         known = self._known.get(subscription)
         if known is None:
             known = self._known[subscription] = self._engine.positions.begun(self._channel, subscription)

@@ -62,6 +62,7 @@ def _configured(station: Station) -> Iterator[LinkInfo]:
     """The links of the configuration, as long as nothing else is known of them."""
     since = from_us(station.engine.clock.time_ns() // 1000)
     for link in station.config.links:
-        yield LinkInfo(name="", kind="hub", address=link.hub, state="stopped", since=since)
+        name = links.hub_at(station.path, link.hub, station.engine.disk)
+        yield LinkInfo(name=name, kind="hub", address=link.hub, state="stopped", since=since)
     for peer in station.config.hub.peers if station.config.hub.listen else ():
         yield LinkInfo(name=peer.name, kind="peer", address="", state="stopped", since=since)

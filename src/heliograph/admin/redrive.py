@@ -11,10 +11,11 @@ from datetime import datetime
 
 import msgspec
 
-from heliograph.admin.letters import DeadLetter, letters, original_channel
+from heliograph.admin.letters import DeadLetter, each, original_channel
 from heliograph.admin.purge import GROUP, alone
 from heliograph.admin.where import Where
 from heliograph.clock import from_us
+from heliograph.engine.origins import station_of
 from heliograph.message import Message
 from heliograph.names import DEAD_LETTER
 from heliograph.station import Station
@@ -67,8 +68,10 @@ def _group(
     """The letters of the queue whose originals are still where they were, and would be handed out."""
     found: list[DeadLetter] = []
     now = from_us(station.engine.clock.time_ns() // 1000)
-    for letter in letters(station, report.channel, where):
+    for letter, message in each(station, report.channel, where):
         if letter.subscription != report.queue or (offsets is not None and letter.offset not in offsets):
+            continue
+        if station_of(message.origin) not in (None, station.name):  # links brought it: a queue elsewhere gave it up
             continue
         report.matched += 1
         original = message_at(station.engine, report.channel, letter.partition, letter.original_offset)

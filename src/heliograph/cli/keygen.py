@@ -353,11 +353,11 @@ def _open_ca(cert: Path, key: Path | None, passphrase_file: Path | None) -> Auth
 def _passphrase(file: Path | None) -> bytes | None:
     if file is None:
         return None
-    text = sys.stdin.readline() if str(file) == "-" else file.read_text("utf-8").partition("\n")[0]
-    text = text.rstrip("\r\n")
-    if not text:
+    line = sys.stdin.buffer.readline() if str(file) == "-" else file.read_bytes().partition(b"\n")[0]
+    passphrase = line.rstrip(b"\r\n")
+    if not passphrase:
         raise click.UsageError(f"there is no passphrase in {file}")
-    return text.encode()
+    return passphrase
 
 
 def _ask_passphrase(what: str, *, confirm: bool = False) -> bytes:

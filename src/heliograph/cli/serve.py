@@ -87,9 +87,12 @@ def _serve(common: Common, hangups: SimpleQueue[int]) -> int:
     certificate = _certificate(config)
     log = Lines(json=common.json, verbose=common.verbose)
     common.log_to(log, logging.WARNING if common.quiet else logging.INFO)
-    named: dict[str, Any] = {} if config.name is not None or station_in(config) else {"name": certificate.name}
+    old = station_in(config)
+    if config.name is not None and not old:
+        _check_name(config.name, config, certificate)  # before it is made: a station keeps its name for ever
+    named: dict[str, Any] = {} if config.name is not None or old else {"name": certificate.name}
     with Stop() as stop, common.open(create=True, announce=False, **named) as station:
-        _check_name(station, certificate)
+        _check_name(station.name, config, certificate)
         _check_port(station)
         _introduce(common, log, station, certificate)
         federation = federation_of(station, _source(common))
@@ -129,13 +132,13 @@ def _certificate(config: Config) -> TlsMaterial:
     return load(TlsPaths(Path(tls.cert), Path(tls.key), Path(tls.ca), Path(tls.crl) if tls.crl else None))
 
 
-def _check_name(station: Station, certificate: TlsMaterial) -> None:
+def _check_name(name: str, config: Config, certificate: TlsMaterial) -> None:
     from heliograph.errors import WrongStation
 
-    if certificate.name != station.name:
+    if certificate.name != name:
         raise WrongStation(
-            f"the certificate {station.config.tls.cert} is of '{certificate.name}', but the station is "
-            f"'{station.name}': make one with 'helio keygen instance {station.name}'"
+            f"the certificate {config.tls.cert} is of '{certificate.name}', but the station is '{name}': make one "
+            f"with 'helio keygen instance {name}'"
         )
 
 

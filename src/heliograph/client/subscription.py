@@ -81,7 +81,7 @@ class Reading(AsyncClientSubscription):
             logger.error("the subscription of '%s' ended: %s", self.channel, error)
 
     async def _deliver(self, message: Message) -> None:
-        if expired(message):
+        if expired(message) or is_for_another(message):
             return
         try:
             result = self._handler(message)
@@ -115,6 +115,11 @@ def is_ours(error: BaseException) -> bool:
 def expired(message: Message) -> bool:
     """Whether it is not worth delivering any more."""
     return message.expires is not None and message.expires <= datetime.now(UTC)
+
+
+def is_for_another(message: Message) -> bool:
+    """Whether it was redriven for a subscription with a name, which a plain one is not."""
+    return message.redrivefor is not None and not message.redrivefor.means(None)
 
 
 async def next_page(source: Source, channel: str) -> list[Message]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from heliograph.arguments import check_seconds
 from heliograph.client.pages import OnGap
-from heliograph.client.subscription import CLOSE_S, Handler, Source, expired, next_page
+from heliograph.client.subscription import CLOSE_S, Handler, Source, expired, is_for_another, next_page
 from heliograph.client.worker import GRACE_S, Decoder, Going, Worker, Workers
 from heliograph.delivery.invoke import refuse_awaitable
 from heliograph.errors import HeliographError, StationClosed
@@ -152,7 +152,7 @@ class ReadingInThread(ClientSubscription):
             logger.error("the subscription of '%s' ended: %s", self.channel, error)
 
     def _deliver(self, message: Message) -> None:
-        if expired(message):
+        if expired(message) or is_for_another(message):
             return
         try:
             self._handler(message)

@@ -119,6 +119,8 @@ class Terms(NamedTuple):
     clock: Clock
     worker: str | None = None
     """Which worker of a group this is, if it is one."""
+    station: str = ""
+    """Whose subscription it is."""
 
     def __str__(self) -> str:
         return f"subscription {self.name or '(ephemeral)'} of {self.channel}/{self.partition}"

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from heliograph.addressee import addressee_of
+from heliograph.addressee import is_meant
 from heliograph.delivery.control import delivering
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.invoke import is_async
@@ -294,7 +294,7 @@ class Loop:
             return False
         if problem is None:
             return True
-        if problem.kind == "mismatch" and not addressee_of(problem.line).means(self._terms.name):
+        if problem.kind == "mismatch" and not self._is_meant(problem.line):
             self.clerk.counters.passed_over += 1
             self.lanes.advance(problem.next)
             return True
@@ -309,10 +309,14 @@ class Loop:
     def _hand_out(self, messages: list[Message], lag_base_us: int, reach: int) -> bool:
         """Deliver these, but not what was redriven for another subscription."""
         if messages and messages[0].lines.addressed:
-            name, count = self._terms.name, len(messages)
-            messages = [one for one in messages if one.redrivefor is None or one.redrivefor.means(name)]
+            count = len(messages)
+            messages = [one for one in messages if one.redrivefor is None or self._is_meant(one.raw)]
             self.clerk.counters.passed_over += count - len(messages)
         return self.lanes.hand_out(messages, lag_base_us, reach)
+
+    def _is_meant(self, line: bytes) -> bool:
+        """Whether a line is for this subscription: it may be redriven for another one, here or elsewhere."""
+        return is_meant(line, self._terms.name, self._terms.station)
 
     def _tell(self, gap: Gap, *, missing: bool = True) -> None:
         """Messages are missing (or, when a log is not what it was, come again): count, log, tell."""

@@ -248,6 +248,7 @@ def make_part(
         partition=partition,
         name=name,
         worker=plan.worker,
+        station=engine.name,
         life=Life(incarnation, plan.birth),
         batch=plan.batch,
         retry=plan.retry,

@@ -89,6 +89,8 @@ class Membership(Protocol):
 class Engine(Protocol):
     """Where logs, positions and leases live."""
 
+    @property
+    def name(self) -> str: ...  # noqa: D102 - the station's
     def partition_count(self, channel: str, /) -> int:
         """How many partitions the channel has, now or a moment ago."""
 

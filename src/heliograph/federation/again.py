@@ -29,12 +29,12 @@ Asked: TypeAlias = dict[Path, list[str]]
 
 
 def possible(station: Station, peer: str, channel: str) -> bool:
-    """Whether a peer was ever sent something of a channel."""
+    """Whether a peer was ever sent something of a channel, and is to be sent more of it."""
     return bool(_known(station, peer, channel))
 
 
 def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
-    """Have messages sent to a peer once more. False if it was never sent anything of that channel."""
+    """Have messages sent to a peer once more. False if that channel is not sent to it, or nothing ever was."""
     disk, known = station.engine.disk, _known(station, peer, channel)
     for directory in known:
         both = wanted.union(load(directory, channel, disk))
@@ -45,8 +45,9 @@ def ask(station: Station, peer: str, channel: str, wanted: SeenSet) -> bool:
 
 
 def _known(station: Station, peer: str, channel: str) -> list[Path]:
-    """Where something is remembered of a peer and a channel, whoever dials whom."""
-    found = [peerfile.directory_of(station.path, kind, peer) for kind in peerfile.KINDS]
+    """Where something is remembered of a peer and a channel that is sent to it, whoever dials whom."""
+    sent = [kind for kind in peerfile.KINDS if links.sends(station.engine, kind, peer, channel)]
+    found = [peerfile.directory_of(station.path, kind, peer) for kind in sent]
     return [directory for directory in found if peerfile.load(directory, channel, station.engine.disk) is not None]
 
 

@@ -1,4 +1,6 @@
-"""What stands still on one connection until a person changes something: told once, and shown as long as it does."""
+"""What stands still on one connection until a person changes something, and what does not work and is tried again: told
+once, and shown as long as it is so.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +41,30 @@ class Alarms:
         """What stands still now, and why; not more than anybody can read."""
         found = {**self._line.session.parked(), **self._line.sender.crowded}
         return dict(itertools.islice(found.items(), ALARMS_MAX))
+
+
+class Troubles:
+    """What does not work on one connection."""
+
+    def __init__(self, line: Conversation) -> None:
+        self._line = line
+        self._told: dict[str, str] = {}
+
+    def complain(self, about: str, text: str) -> None:
+        """Something does not work, and is tried again. ``about``: a verb and its channel, for ``settled``."""
+        if self._told.get(about) != text:
+            self._told[about] = text
+            logger.warning("link with %s: %s", self._line.session_peer, text)
+
+    def settled(self, about: str) -> None:
+        """It works again."""
+        self._told.pop(about, None)
+
+    def forgotten(self, channel: str) -> None:
+        """It is not there any more, and nothing that did not work with it matters."""
+        self._told = {about: text for about, text in self._told.items() if about.partition(" ")[2] != channel}
+
+    @property
+    def error(self) -> str:
+        """One of them; empty when all is well."""
+        return next(iter(self._told.values()), "")

@@ -51,7 +51,7 @@ from heliograph.federation.certificates import (
     signed_by,
 )
 from heliograph.federation.history import Entry, History
-from heliograph.federation.keyfiles import PRIVATE, PUBLIC, place, refuse_existing
+from heliograph.federation.keyfiles import PRIVATE, PUBLIC, CaFiles, place, refuse_existing
 from heliograph.limits import CA_LOCK_S
 from heliograph.log.locks import FileLock
 
@@ -98,7 +98,7 @@ def create_ca(
 ) -> Made:  # fmt: skip
     """Make a CA: certificate, key, and an empty revocation list."""
     base = directory / check_common_name(name)
-    files = _Files(base.with_name(f"{base.name}.crt"))
+    files = CaFiles(base.with_name(f"{base.name}.crt"))
     if not force:
         refuse_existing(files.cert, files.key, files.crl)
     now = now_of(clock)
@@ -112,19 +112,8 @@ def create_ca(
 
 def key_is_encrypted(cert: Path, key: Path | None = None) -> bool:
     """Whether a CA's key asks for a passphrase."""
-    path = key or _Files(cert).key
+    path = key or CaFiles(cert).key
     return path.exists() and pem.is_encrypted(pem.read(path, "CA key"))
-
-
-class _Files:
-    """Where everything of a CA is, from where its certificate is."""
-
-    def __init__(self, cert: Path) -> None:
-        self.cert = cert
-        self.key = cert.with_suffix(".key")
-        self.crl = cert.with_suffix(".crl")
-        self.history = cert.with_suffix(".history.jsonl")
-        self.lock = cert.with_suffix(".lock")
 
 
 class Authority:
@@ -134,7 +123,7 @@ class Authority:
         self, cert: Path, key: Path | None = None, *, passphrase: bytes | None = None,
         clock: Clock = SYSTEM_CLOCK, disk: Disk = SYSTEM_DISK,
     ) -> None:  # fmt: skip
-        self._files = files = _Files(cert)
+        self._files = files = CaFiles(cert)
         files.key = key or files.key
         self._clock = clock
         self._disk = disk
@@ -157,7 +146,8 @@ class Authority:
         cert, key = directory / f"{name}.crt", directory / f"{name}.key"
         if not force:
             refuse_existing(cert, key)
-        self._refuse_own(cert, key)
+        if not self._files.all().isdisjoint({cert.resolve(), key.resolve()}):
+            raise CertificateError(f"{cert} is the CA itself; give the station another name, or another --out")
         private = new_key()
         now = now_of(self._clock)
         certificate = issue(self.signer, name, map(general_name, names), private.public_key(), days=days, now=now)
@@ -180,6 +170,7 @@ class Authority:
             return self._renew_ca(old, cert, days, key)
         name = name_of(old)
         self._refuse_stranger(old, cert, name, old_ca)
+        self._refuse_taken(cert, key, old_ca)
         if key is None and not {one.serial for one in self.revoked()}.isdisjoint(self._serials_of_key(old)):
             raise CertificateError(f"{cert} was revoked, and its key with it: renew it with a new one (--new-key)")
         private = new_key() if key else None
@@ -206,11 +197,11 @@ class Authority:
         self.revoke([])  # the list holds as long as the CA
         return _made(label(renewed.subject), renewed, cert, crl=self._files.crl)
 
-    def _refuse_own(self, *paths: Path) -> None:
-        own = {self._files.cert.resolve(), self._files.key.resolve()}
-        for path in paths:
-            if path.resolve() in own:
-                raise CertificateError(f"{path} is the CA itself; give the station another name, or another --out")
+    def _refuse_taken(self, cert: Path, key: Path | None, old_ca: Path | None) -> None:
+        """A new key takes the place of the old one, and of nothing that cannot be had again."""
+        taken = self._files.all() | {cert.resolve()} | (set() if old_ca is None else CaFiles(old_ca).all())
+        if key is not None and key.resolve() in taken:
+            raise CertificateError(f"the new key cannot be written to {key}, which is another file of {cert} or its CA")
 
     def _refuse_stranger(self, old: x509.Certificate, cert: Path, name: str, old_ca: Path | None) -> None:
         """Whoever hands in a certificate must not get one for any name they like."""

@@ -96,10 +96,15 @@ def _lagging(station: Station, link: LinkInfo) -> LinkInfo:
 
 
 def _to_send(station: Station, link: LinkInfo) -> list[str]:
-    """The channels that the configuration wants to be sent to a hub."""
-    patterns = [text for one in station.config.links if one.hub == link.address for text in one.publish]
-    wanted = Names(patterns if link.kind == "hub" else ())
-    return [channel for channel in station.engine.channel_names() if channel in wanted]
+    """The channels that the configuration wants to be sent to a hub, or that a peer asked for and may be sent."""
+    config, disk = station.config, station.engine.disk
+    if link.kind == "hub":
+        wanted = Names([text for one in config.links if one.hub == link.address for text in one.publish])
+        return [channel for channel in station.engine.channel_names() if channel in wanted]
+    asked = links.wanted(peerfile.directory_of(station.path, link.kind, link.name), disk) if link.name else None
+    allowed = Names([text for one in config.hub.peers if one.name == link.name for text in one.subscribe])
+    wanted = Names(asked or ())
+    return [channel for channel in station.engine.channel_names() if channel in allowed and channel in wanted]
 
 
 class _Place(NamedTuple):

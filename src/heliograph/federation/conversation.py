@@ -17,7 +17,7 @@ import picows
 
 from heliograph.errors import HeliographError, ProtocolError, StationClosed
 from heliograph.federation import again, events, sockets
-from heliograph.federation.alarms import Alarms
+from heliograph.federation.alarms import Alarms, Troubles
 from heliograph.federation.fragments import Fragments
 from heliograph.federation.frames import Wanted, Welcome
 from heliograph.federation.incoming import Storer
@@ -75,7 +75,8 @@ class Conversation(picows.WSListener):
         self.since: datetime | None = None
         self.heard_at = self._loop.time()
         self.alarms = Alarms(self)
-        self._troubles: dict[str, str] = {}
+        self._troubles = troubles = Troubles(self)
+        self.complain, self.settled, self.forgotten = troubles.complain, troubles.settled, troubles.forgotten
         self.descriptor = -1
         self.address = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,11 +233,11 @@ class Conversation(picows.WSListener):
         """Open what is to be sent."""
         self.offer(await self.run(self.shared.station.engine.channel_names))
 
-    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+    def offer(self, channels: Iterable[str], there: Collection[str] | None = None) -> None:
         """Open those of some channels that the other side is to be sent; take those that are ``there``, now."""
         if self.peer is not None and not self.over.is_set():
             self.sender.offer(channels, there)
-            self.storer.found(there)
+            self.storer.found(there or ())
 
     def send_again(self, asked: again.Asked) -> None:
         """Send once more what somebody asked for."""
@@ -269,20 +270,10 @@ class Conversation(picows.WSListener):
         """Something stands still until a person changes something. ``ours``: it is what we would like to do."""
         self.alarms.sound(channel, reason, ours=ours)
 
-    def complain(self, about: str, text: str) -> None:
-        """Something does not work, and is tried again. ``about``: what it is, for when it is ``settled``."""
-        if self._troubles.get(about) != text:
-            self._troubles[about] = text
-            logger.warning("link with %s: %s", self.session_peer, text)
-
-    def settled(self, about: str) -> None:
-        """It works again."""
-        self._troubles.pop(about, None)
-
     @property
     def error(self) -> str:
         """What does not work now; empty when all is well."""
-        return next(iter(self._troubles.values()), "")
+        return self._troubles.error
 
     def _tick(self) -> None:
         if self.over.is_set():

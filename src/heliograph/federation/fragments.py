@@ -17,16 +17,19 @@ class Fragments:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._parts: list[bytes] = []
+        self._size = 0
 
     def whole(self, frame: picows.WSFrame) -> bytes | memoryview | None:
         """A frame of ours, good until this callback ends; None if more will come. ProtocolError if it is too large."""
         if frame.fin and not self._parts:
             return frame.get_payload_as_memoryview()
-        self._parts.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._parts)) > self._bytes_max or len(self._parts) > FRAGMENTS_MAX:
-            self._parts = []
+        part = frame.get_payload_as_bytes()
+        self._parts.append(part)
+        self._size += len(part)  # not counted anew each time: a peer may send thousands of next to nothing
+        if self._size > self._bytes_max or len(self._parts) > FRAGMENTS_MAX:
+            self._parts, self._size = [], 0
             raise ProtocolError("a frame in fragments that is too large")
         if not frame.fin:
             return None
-        whole, self._parts = b"".join(self._parts), []
+        whole, self._parts, self._size = b"".join(self._parts), [], 0
         return whole

@@ -155,11 +155,13 @@ class Storer:
                 self._line.flush()
                 return
             except NotFound:
+                self._line.settled(f"resume {event.channel}")
                 self._lack(event.stream, event.channel)
                 return
             except (HeliographError, OSError) as error:
                 self._line.complain(f"resume {event.channel}", f"'{event.channel}' cannot be looked at: {error}")
             await self._line.pause(RETRY_S)
+        self._line.settled(f"resume {event.channel}")
 
     def arrived(self, event: Item) -> None:
         """Lines, or a word that some will never come: stored in turn."""

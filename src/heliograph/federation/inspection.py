@@ -175,13 +175,23 @@ def _check_key(one: Inspected, found: x509.Certificate, path: Path, beside: Besi
     key = beside.key or _there(path.with_suffix(".key"))
     if key is None:
         return
+    try:
+        data = pem.read(key, "key")
+    except CertificateError as error:
+        # Its owner alone may read it: whoever looks at certificates need not be the station.
+        (one.notes if beside.key is None else one.troubles).append(f"{error}; it was not compared")
+        return
     one.key_file = str(key)
-    data = pem.read(key, "key")
     if warning := exposed(key):
         one.notes.append(warning)
     if pem.is_encrypted(data):
         return
-    one.key_fits = pem.same_key(pem.private_key(data, key).public_key(), found.public_key())
+    try:
+        one.key_fits = pem.same_key(pem.private_key(data, key).public_key(), found.public_key())
+    except CertificateError as error:
+        one.key_fits = False
+        one.troubles.append(str(error))
+        return
     if not one.key_fits:
         one.troubles.append(f"the key {key} does not fit this certificate")
 

@@ -1,4 +1,4 @@
-"""Writing keys and certificates: whole or not at all, keys for their owner alone, nothing overwritten unasked."""
+"""Where keys and certificates are; writing them: whole or not at all, keys for their owner alone, nothing unasked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from heliograph.errors import AlreadyExists
 
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
+
+
+class CaFiles:
+    """Where everything of a CA is, from where its certificate is."""
+
+    def __init__(self, cert: Path) -> None:
+        self.cert = cert
+        self.key = cert.with_suffix(".key")
+        self.crl = cert.with_suffix(".crl")
+        self.history = cert.with_suffix(".history.jsonl")
+        self.lock = cert.with_suffix(".lock")
+
+    def all(self) -> set[Path]:
+        """Each of them, whatever name it is called by."""
+        return {one.resolve() for one in (self.cert, self.key, self.crl, self.history, self.lock)}
 
 
 def place(path: Path, data: bytes, *, mode: int, replace: bool, disk: Disk = SYSTEM_DISK) -> None:
@@ -34,6 +49,10 @@ def place(path: Path, data: bytes, *, mode: int, replace: bool, disk: Disk = SYS
             disk.rename(temporary, path)
         else:
             _link(temporary, path, disk)
+    except OSError as error:
+        if error.filename == temporary:  # which nobody knows of
+            error.filename = str(path)
+        raise
     finally:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 import ssl
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -31,16 +32,21 @@ from heliograph.federation.terms import Shared, Terms
 from heliograph.federation.tls import refusal
 from heliograph.federation.tlsfiles import TlsFiles
 from heliograph.names import REPLY_TO
+from heliograph.station import links
 from heliograph.station.links import LinkInfo, LinkState
 
 logger = logging.getLogger("heliograph.links")
 
 
 class Link:
-    """One hub of the configuration."""
+    """One hub of the configuration. ``all_links``: those of this station, of which no two go to hubs of one name."""
 
-    def __init__(self, shared: Shared, tls: TlsFiles, identity: Identity, rules: LinkRules) -> None:
+    def __init__(
+        self, shared: Shared, tls: TlsFiles, identity: Identity, rules: LinkRules,
+        all_links: Callable[[], Iterable[Link]] = tuple,
+    ) -> None:  # fmt: skip
         self._shared = shared
+        self._all_links = all_links
         self._engine = shared.station.engine
         self._tls = tls
         self._identity = identity
@@ -49,7 +55,8 @@ class Link:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.conversation: Conversation | None = None
-        self._name = ""
+        self._linked: Conversation | None = None  # once it is known that it may stay
+        self._name = links.hub_at(shared.station.path, rules.hub, self._engine.disk)
         self.state: LinkState = "connecting"
         self._since = since_now(self._engine)
         self._connects = 0
@@ -168,10 +175,23 @@ class Link:
         return Rules(self._name, publish=[*self.rules.subscribe, replies], relay=[EVERYTHING])
 
     async def admit(self, conversation: Conversation) -> tuple[str, str] | None:
-        """Whom we dialled may stay, unless it is ourselves."""
-        if conversation.session_peer == self._engine.name:
+        """Whom we dialled may stay, unless it is ourselves, or the namesake of a hub that we are linked with.
+
+        How far a hub has come is remembered by its name: what one of two has, both would be taken to have.
+        """
+        name = conversation.session_peer
+        if name == self._engine.name:
             return "name", f"{self.rules.hub} is this station itself"
+        for other in self._all_links():
+            if other is not self and other.is_linked_with(name):
+                at = other.rules.hub
+                return "duplicate", f"{self._engine.name} is linked with a station '{name}' already, at {at}"
+        self._linked = conversation
         return None
+
+    def is_linked_with(self, name: str) -> bool:
+        """Whether there is a connection now with a hub of that name."""
+        return self._linked is not None and not self._linked.over.is_set() and self._linked.session_peer == name
 
     def established(self, conversation: Conversation) -> None:
         """It works."""

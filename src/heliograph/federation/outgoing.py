@@ -67,12 +67,13 @@ class Sender:
         """Pack in another way from now on."""
         self._squeeze = Squeeze(mode)
 
-    def offer(self, channels: Iterable[str], there: Collection[str] = ()) -> None:
+    def offer(self, channels: Iterable[str], there: Collection[str] | None = None) -> None:
         """Open those of some channels that the other side is to be sent. ``there``: all that are here, if known."""
         if not self._session.established:
             return
-        if there:
+        if there is not None:
             self.crowded = {channel: why for channel, why in self.crowded.items() if channel in there}
+            self._forget_parked([channel for channel in self._sending.parked if channel not in there])
         gone, self._gone = self._gone, set()
         room = LINK_STREAMS_MAX - len(self._sending.channels)
         for channel in {*channels, *gone, *islice(self.crowded, max(0, room))}:
@@ -81,6 +82,13 @@ class Sender:
             if channel not in self._opening and channel not in self._sending.parked:
                 self._opening.add(channel)
                 self._line.spawn(self._open(channel))
+
+    def _forget_parked(self, gone: list[str]) -> None:
+        """They were deleted while they stood still: nobody has to change anything any more."""
+        if gone:
+            self._sending.withdraw(gone)
+            self._line.alarms.calm()
+            self._line.flush()
 
     async def _open(self, channel: str) -> None:
         try:
@@ -97,6 +105,7 @@ class Sender:
             self._line.flush()
         except NotFound:  # deleted meanwhile, and perhaps made again soon
             self._gone.add(channel)
+            self._line.forgotten(channel)
         except Busy as error:
             self.crowded[channel] = str(error)
             self._line.alarm(channel, str(error), ours=True)

@@ -9,6 +9,7 @@ be old: what the peer has already is recognised there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +139,14 @@ def note_wanted(directory: Path, wanted: list[str], disk: Disk) -> None:
 
 
 def note_address(directory: Path, address: str, disk: Disk) -> None:
-    """By which address of the configuration a hub is dialled: retention waits for it as long as that is there."""
+    """By which address of the configuration a hub is dialled: retention waits for it as long as that is there.
+
+    No other hub is dialled by it any more: what that one has does not say what this one has.
+    """
     _make(directory, disk)
     disk.replace_file(directory / links.ADDRESS_FILE, address.encode())
+    for other in disk.listdir(directory.parent):
+        file = directory.parent / other / links.ADDRESS_FILE
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if other != directory.name and disk.read_file(file) == address.encode():
+                disk.unlink(file)

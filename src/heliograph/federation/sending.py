@@ -10,7 +10,7 @@ itself. Calls for a stream that is gone meanwhile do nothing: its reader may hav
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from heliograph.errors import Busy, ProtocolError
@@ -219,6 +219,12 @@ class Sending:
         """End a stream, if it is there."""
         if self._forget(stream):
             self._say(frames.Shut(stream=stream, reason=reason[:LINK_TEXT_CHARS_MAX]), b"")
+
+    def withdraw(self, channels: Iterable[str]) -> None:
+        """Ask no more for some that are parked: they are not to be sent, or are not there any more."""
+        for channel in channels:
+            del self.parked[channel]
+            self._say(frames.Unpark(channel=channel, withdrawn=True), b"")
 
     def stream_of(self, channel: str) -> int:
         """The number of a channel's stream; 0 if there is none."""

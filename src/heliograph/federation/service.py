@@ -29,7 +29,7 @@ from heliograph.federation.burden import Burden, burdened
 from heliograph.federation.loops import loop_factory, on_loop_error
 from heliograph.federation.netlink import NetworkNews
 from heliograph.federation.newsroom import Ends, Newsroom
-from heliograph.federation.source import Source, tls_files
+from heliograph.federation.source import Fixed, Source, tls_files
 from heliograph.federation.workers import Workers
 from heliograph.log.locks import FileLock
 from heliograph.station import links
@@ -78,6 +78,7 @@ class Federation:
         self._source = Source(source)
         self._burden = Burden(station.engine)
         self._certificates: list[LifetimeInfo] = []
+        self._fixed: Fixed
         self._directory = station.path / links.DIRECTORY
         self._tls = tls_files(station)
         self._closing = threading.Event()
@@ -203,8 +204,9 @@ class Federation:
         from heliograph.federation.link import Link
 
         asyncio.get_running_loop().set_exception_handler(sockets.on_exception)
+        self._fixed = Fixed(self._config.hub.listen, self._station.config.tls)
         identity = self._identity = Identity(self._station, software())
-        self._make_link = lambda rules: Link(shared, self._tls, identity, rules)
+        self._make_link = lambda rules: Link(shared, self._tls, identity, rules, self._links.values)
         self._known = set(self._engine.channel_names())
         links.note_configured(self._station.path, self._config, self._engine.disk)
         if self._config.hub.listen:
@@ -321,6 +323,7 @@ class Federation:
         if config is None:
             return
         self._config = config
+        self._fixed.look(config)
         used = msgspec.structs.replace(self._station.config, hub=config.hub, links=config.links)
         self._station.config = self._engine.config = used  # some of it counts wherever messages are stored
         links.note_configured(self._station.path, config, self._engine.disk)

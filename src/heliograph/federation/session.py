@@ -353,9 +353,7 @@ class Session:
         for channel, stream in list(self.sending.channels.items()):
             if self.offers(channel) is None:
                 self.sending.shut(stream, why)
-        for channel in [channel for channel in self.sending.parked if self.offers(channel) is None]:
-            del self.sending.parked[channel]
-            self._say(frames.Unpark(channel=channel, withdrawn=True), b"")
+        self.sending.withdraw([channel for channel in self.sending.parked if self.offers(channel) is None])
 
     def _on_park(self, said: frames.Park) -> list[Event]:
         if said.stream == 0:

@@ -12,6 +12,7 @@ from heliograph.errors import ConfigError, HeliographError
 
 if TYPE_CHECKING:
     from heliograph.config import Config
+    from heliograph.config.sections import Tls
     from heliograph.federation.tlsfiles import TlsFiles
     from heliograph.station import Station
 
@@ -50,6 +51,21 @@ class Source:
             why = error if isinstance(error, HeliographError) else f"{type(error).__name__}: {error}"
             logger.warning("the new configuration is not used, the old one stays in use: %s", why)
             return None
+
+
+class Fixed:
+    """Settings that are not taken into use while links run. (The files that ``tls`` names are, when they change.)"""
+
+    def __init__(self, listen: str, tls: Tls) -> None:
+        self._used = {"hub.listen": listen, "tls": tls}
+        self._told: list[str] = []
+
+    def look(self, config: Config) -> None:
+        """Say what has changed, once: whoever changed it would take it for done."""
+        now = {"hub.listen": config.hub.listen, "tls": config.tls}
+        told, self._told = self._told, [name for name, used in self._used.items() if now[name] != used]
+        if self._told and told != self._told:
+            logger.warning("%s changed; that counts after a restart, everything else now", " and ".join(self._told))
 
 
 def tls_files(station: Station) -> TlsFiles:

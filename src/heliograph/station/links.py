@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,6 +18,7 @@ import msgspec
 
 from heliograph.disk import Disk
 from heliograph.log.locks import FileLock
+from heliograph.names import REPLY
 from heliograph.patterns import Pattern, is_pattern
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ class Configured(msgspec.Struct, kw_only=True):
     """By address: what is sent there."""
     forget_after_s: float = 0.0
     """How long a peer is waited for that is not here; 0 is for ever."""
+    peers: dict[str, list[str]] = {}
+    """What each peer may be sent, if it asks for it."""
 
 
 _configured = msgspec.json.Decoder(Configured).decode
@@ -183,8 +186,9 @@ _configured = msgspec.json.Decoder(Configured).decode
 def configured(config: Config) -> Configured:
     """What a configuration says."""
     return Configured(
-        hubs={link.hub: list(link.publish) for link in config.links}, forget_after_s=config.hub.forget_after_s
-    )
+        hubs={link.hub: list(link.publish) for link in config.links}, forget_after_s=config.hub.forget_after_s,
+        peers={peer.name: list(peer.subscribe) for peer in config.hub.peers},
+    )  # fmt: skip
 
 
 def note_configured(root: Path, config: Config, disk: Disk) -> None:
@@ -213,6 +217,8 @@ def _waited_for(engine: FilesEngine) -> Configured:
         return noted
     for address, texts in own.hubs.items():
         noted.hubs[address] = [*noted.hubs.get(address, ()), *texts]
+    for name, texts in own.peers.items():
+        noted.peers[name] = [*noted.peers.get(name, ()), *texts]
     both = (own.forget_after_s, noted.forget_after_s)
     noted.forget_after_s = max(both) if all(both) else 0.0
     return noted
@@ -232,38 +238,73 @@ def positions(engine: FilesEngine, channel: str, partition: int, first: int) -> 
 
     A hub counts as long as the configuration sends it the channel; one that was never reached stands at ``first``, as
     does one whose position is of a former life of the channel. A peer counts until the hub would forget it, in channels
-    that it asked for when it was here last.
+    that it asked for when it was here last; of one that was made since it has had nothing.
     """
     waited_for = _waited_for(engine)
     found: dict[str, int] = {}
-    left = {hub for hub, texts in waited_for.hubs.items() if any(_means(text, channel) for text in texts)}
+    hubs = {hub for hub, texts in waited_for.hubs.items() if _among(texts, channel)}
+    reached: set[str] = set()
     now, patience = engine.clock.time_ns() / 1e9, waited_for.forget_after_s
-    kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel)]
+    new_to = {name for name, texts in waited_for.peers.items() if _among(texts, channel)}
+    kept = [*_all_kept(engine, "hub", channel), *_all_kept(engine, "peer", channel, new_to)]
     life = engine.incarnation(channel) if kept else ""
     for kind, name, memory, told in kept:
-        position = memory.positions.get(str(partition), 0) if memory.incarnation == life else first
-        if kind == "hub" and told in left:
-            left.discard(told)
+        position = (
+            memory.positions.get(str(partition), 0) if memory is not None and memory.incarnation == life else first
+        )
+        saved_s = 0.0 if memory is None else memory.time.timestamp()
+        if kind == "hub" and told in hubs:
+            reached.add(told)  # two have one address for a moment, when one takes the other's place
             found[f"link to {name}"] = position
-        elif kind == "peer" and told and (not patience or now - max(memory.time.timestamp(), float(told)) <= patience):
+        elif kind == "peer" and told and (not patience or now - max(saved_s, float(told)) <= patience):
             found[f"link from {name}"] = position
-    return found | {f"link to {address}": first for address in left}
+    return found | {f"link to {address}": first for address in hubs - reached}
 
 
-def _all_kept(engine: FilesEngine, kind: LinkKind, channel: str) -> Iterator[tuple[LinkKind, str, _Kept, str]]:
+def _all_kept(
+    engine: FilesEngine, kind: LinkKind, channel: str, new_to: Collection[str] = ()
+) -> Iterator[tuple[LinkKind, str, _Kept | None, str]]:
     """What is remembered of a channel: of whom, what, and by which address it is dialled or when it was here last, if
-    it wants it.
+    it wants it. ``new_to``: peers that it may be nothing of yet, and count if they asked for it.
     """
     directory, disk = engine.root / DIRECTORY / kind, engine.disk
     for name in disk.listdir(directory) if directory.is_dir() else ():
+        kept: _Kept | None = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
             kept = _kept(disk.read_file(directory / name / f"{channel}.json"))
-            if kind == "hub":
+        if kind == "peer" and (kept is not None or name in new_to):
+            texts = wanted(directory / name, disk)
+            unwanted = kept is None if texts is None else not _among(texts, channel)
+            yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
+        elif kept is not None:
+            with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
                 yield kind, name, kept, disk.read_file(directory / name / ADDRESS_FILE).decode()
-            else:
-                texts = wanted(directory / name, disk)
-                unwanted = texts is not None and not any(_means(text, channel) for text in texts)
-                yield kind, name, kept, "" if unwanted else str(last_here(directory / name, disk))
+
+
+def hub_at(root: Path, address: str, disk: Disk) -> str:
+    """The name of the hub that was reached at an address last; empty if none ever was."""
+    directory, names = root / DIRECTORY / "hub", list[str]()
+    with contextlib.suppress(OSError):
+        names = disk.listdir(directory)
+    for name in names:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if disk.read_file(directory / name / ADDRESS_FILE).decode() == address:
+                return name
+    return ""
+
+
+def sends(engine: FilesEngine, kind: LinkKind, name: str, channel: str) -> bool:
+    """Whether the other end of a link is sent a channel, here or not: as whoever runs the links says, or ran them."""
+    directory, disk, configured = engine.root / DIRECTORY / kind / name, engine.disk, _waited_for(engine)
+    if channel.startswith(REPLY):
+        return True  # whoever asked gets its replies, and nobody says so
+    if kind == "peer":
+        asked = wanted(directory, disk)
+        texts = configured.peers.get(name, ())
+        return _among(texts, channel) and (asked is None or _among(asked, channel))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return _among(configured.hubs.get(disk.read_file(directory / ADDRESS_FILE).decode(), ()), channel)
+    return False
 
 
 def last_here(directory: Path, disk: Disk) -> float:
@@ -280,6 +321,10 @@ def wanted(directory: Path, disk: Disk) -> list[str] | None:
         return msgspec.json.decode(disk.read_file(directory / WANTED_FILE), type=list[str])
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
+
+
+def _among(texts: Iterable[str], channel: str) -> bool:
+    return any(_means(text, channel) for text in texts)
 
 
 def _means(text: str, channel: str) -> bool:
@@ -301,7 +346,7 @@ def why_away(engine: FilesEngine, channel: str) -> str:
     for link in load(engine.root, engine.disk):
         known = link.kind == "hub" or (engine.root / DIRECTORY / link.kind / link.name).is_dir()  # was here before
         wanted = publish.get(link.address, ()) if link.kind == "hub" else subscribe.get(link.name, ())
-        if known and link.state != "up" and any(_means(text, channel) for text in wanted):
+        if known and link.state != "up" and _among(wanted, channel):
             why = f": {link.error}" if link.error else ""
             away.append(f"the link {'to' if link.kind == 'hub' else 'from'} {link.name or link.address} is down{why}")
     return "; ".join(away[:_TOLD_MAX])

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from heliograph.addressee import addressee_of
+from heliograph.addressee import is_meant
 from heliograph.clock import from_us
 from heliograph.delivery.deadletter import describe
 from heliograph.delivery.queues import decisions
@@ -200,8 +200,8 @@ class Desk:
         """What was found, or nothing if its time is over or it is for another subscription."""
         if what is None:
             return None
-        redrivefor = addressee_of(what.line) if isinstance(what, Problem) else what.redrivefor
-        if redrivefor is not None and not redrivefor.means(self.parts.name):
+        line = what.line if isinstance(what, Problem) else what.raw if what.redrivefor is not None else None
+        if line is not None and not is_meant(line, self.parts.name, self._engine.name):
             self.counters.passed_over += 1
             return None
         expires = None if isinstance(what, Problem) else what.expires
